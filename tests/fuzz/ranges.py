@@ -5,7 +5,6 @@ The truth is the same model in onnxruntime.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 from fuzz.choices import Random
-from onnx import numpy_helper
+from fuzz.draw import Array
+from fuzz.texts import parsed, session_of, wrong
 
 import atc
 
@@ -226,7 +225,8 @@ def draw_ranged(seed: int) -> Ranged:
     r = Random(seed)
     channels, ranges = r.pick(*CHANNELS), r.pick(*RANGES)
     names = [r.pick(*PARTS) for _ in range(r.pick(2, 3, 4, 5))]
-    lines, weights, x = [], list[onnx.TensorProto](), "x"
+    lines, x = list[str](), "x"
+    weights: dict[str, Array] = {}
     known: dict[str, Any] = {**_CONSTANTS, "rows": [0, channels, -1], "lead": [0, channels]}
     for n, name in enumerate(names):
         part, y = PARTS[name], f"x{n}"
@@ -234,16 +234,12 @@ def draw_ranged(seed: int) -> Ranged:
         for weight, shape in part.weights.items():
             sizes = [_extent(k, channels) for k in shape]
             numbers = r.array(*sizes) / np.sqrt(max(1, np.prod(sizes[1:])))
-            weights.append(numpy_helper.from_array(numbers.astype(np.float32), f"{weight}{n}"))
+            weights[f"{weight}{n}"] = numbers.astype(np.float32)
         x = y
     lines.append(f"y = Identity({x})")
     body = "\n    ".join(lines)
-    text = (f'<ir_version: 9, opset_import: ["": 20]> net (float[N, {channels}, H, W] x) => '
-            f"(float[A, B, D, E] y) {{\n    {body}\n}}")  # fmt: skip
-    model = onnx.parser.parse_model(text)
-    words = {*re.findall(r"\w+", text)}
-    weights += [numpy_helper.from_array(np.asarray(v), k) for k, v in known.items() if k in words]
-    model.graph.initializer.extend(weights)
+    signature = f"net (float[N, {channels}, H, W] x) => (float[A, B, D, E] y)"
+    model = parsed(f"{signature} {{\n    {body}\n}}", known, weights)
     return Ranged(model, names, channels, ranges)
 
 
@@ -254,8 +250,6 @@ def _extent(named: int | str, channels: int) -> int:
 
 def outcome(seed: int, target: str, folder: Path) -> str:
     """Return what is wrong about the network of a seed, '' if nothing is."""
-    import onnxruntime
-
     case, r = draw_ranged(seed), Random(seed + 10**6)
     path, output, options = folder / f"range{seed}.onnx", folder / f"range{seed}", r.pick(*OPTIONS)
     onnx.save(case.model, path)
@@ -265,9 +259,7 @@ def outcome(seed: int, target: str, folder: Path) -> str:
         str(path), str(output), target=target, input_shape=f"x:{','.join(shape)}",
         precision_mode="force_fp32", **options,
     )  # fmt: skip
-    session = onnxruntime.InferenceSession(
-        case.model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = session_of(case.model)
     with atc.load(output) as network:
         for run in range(SHAPES):
             n, h, w = (
@@ -275,13 +267,6 @@ def outcome(seed: int, target: str, folder: Path) -> str:
                 for k in case.ranges.values()
             )
             x = r.array(n, case.channels, h, w).astype(np.float32)
-            if wrong := _wrong(network(x), np.asarray(session.run(None, {"x": x})[0])):
-                return f"{case.parts} with {options}, {x.shape}: {wrong}"
+            if found := wrong(network(x), np.asarray(session.run(None, {"x": x})[0]), BOUND):
+                return f"{case.parts} with {options}, {x.shape}: {found}"
     return ""
-
-
-def _wrong(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:
-    if got.shape != expected.shape:
-        return f"has the shape {got.shape}, not {expected.shape}"
-    error = float(np.abs(got - expected).max(initial=0) / max(1.0, np.abs(expected).max(initial=0)))
-    return "" if error <= BOUND else f"off by {error:.2g}"

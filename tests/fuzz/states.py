@@ -5,7 +5,6 @@ The truth is the same model in onnxruntime, given its states anew at each step.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 from fuzz.choices import Random
 from fuzz.draw import Array
-from onnx import numpy_helper
+from fuzz.texts import parsed, session_of, wrong
 
 import atc
 
@@ -263,26 +261,23 @@ def draw_stateful(seed: int) -> Stateful:
     """Return a network of two to five parts."""
     r = Random(seed)
     names = [r.pick(*PARTS) for _ in range(r.pick(2, 3, 4, 5))]
-    lines, inputs, outputs, weights, x = [], ["float[1, 8] x"], ["float[1, 8] y"], [], "x"
+    lines, inputs, outputs, x = list[str](), ["float[1, 8] x"], ["float[1, 8] y"], "x"
+    weights: dict[str, Array] = {}
     for n, name in enumerate(names):
         part, y = PARTS[name], f"x{n}"
         lines.append(part.text.format(x=x, y=y, n=n))
         inputs += [f"{type_} {state}{n}_in" for state, type_ in part.states.items()]
         outputs += [f"{type_} {state}{n}_out" for state, type_ in part.states.items()]
         for weight, shape in part.weights.items():
-            numbers = (r.array(*shape) / np.sqrt(shape[-1])).astype(np.float32)
-            weights.append(numpy_helper.from_array(numbers, f"{weight}{n}"))
+            weights[f"{weight}{n}"] = (r.array(*shape) / np.sqrt(shape[-1])).astype(np.float32)
         x = y
         if r.chance():
             lines.append(f"    norm{n} = LayerNormalization({x}, scale)")
             x = f"norm{n}"
     lines.append(f"    y = Clip({x}, low, high)")
     signature = f"net ({', '.join(inputs)}) => ({', '.join(outputs)})"
-    text = f'<ir_version: 9, opset_import: ["": 20]> {signature} {{{"".join(lines)}\n}}'
-    model = onnx.parser.parse_model(text)
-    known, words = {**_CONSTANTS, "scale": np.ones(8, np.float32)}, {*re.findall(r"\w+", text)}
-    weights += [numpy_helper.from_array(np.asarray(v), k) for k, v in known.items() if k in words]
-    model.graph.initializer.extend(weights)
+    known = {**_CONSTANTS, "scale": np.ones(8, np.float32)}
+    model = parsed(f"{signature} {{{''.join(lines)}\n}}", known, weights)
     states = {i.name: f"{i.name[:-3]}_out" for i in model.graph.input if i.name.endswith("_in")}
     return Stateful(model, names, states, max(PARTS[name].bound for name in names))
 
@@ -306,26 +301,19 @@ def outcome(seed: int, target: str, folder: Path) -> str:
     for network, k, what in calls:
         if network is first and k == SAVED:
             saved = first.save_state()
-        if wrong := _wrong(network(given[k]), expected[k], case.bound):
-            return f"{case.parts} with {options}: step {k}, {what}: {wrong}"
+        if found := wrong(network(given[k]), expected[k], case.bound):
+            return f"{case.parts} with {options}: step {k}, {what}: {found}"
     first.reset()
     second.restore_state(saved)
     for network, k, what in ((first, 0, "reset"), (second, SAVED, "restored")):
-        if wrong := _wrong(network(given[k]), expected[k], case.bound):
-            return f"{case.parts} with {options}: step {k}, {what}: {wrong}"
+        if found := wrong(network(given[k]), expected[k], case.bound):
+            return f"{case.parts} with {options}: step {k}, {what}: {found}"
     return ""
 
 
 def _truth(case: Stateful, given: Array) -> Iterator[Array]:
     """Yield the first result of each step."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        case.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = session_of(case.model)
     names = [o.name for o in case.model.graph.output]
     states = {
         i.name: np.zeros(
@@ -339,8 +327,3 @@ def _truth(case: Stateful, given: Array) -> Iterator[Array]:
         results = dict(zip(names, session.run(None, {"x": x, **states}), strict=True))
         states = {a: np.asarray(results[b]) for a, b in case.states.items()}
         yield np.asarray(results["y"])
-
-
-def _wrong(got: Array, expected: Array, bound: float) -> str:
-    error = float(np.abs(got - expected).max() / max(1.0, np.abs(expected).max()))
-    return "" if error <= bound else f"off by {error:.2g}"

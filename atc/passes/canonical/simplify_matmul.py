@@ -7,7 +7,7 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from typing import TypeVar
 
-from atc.ir.expr import Call, Const, Expr, Input, call, substitute, walk
+from atc.ir.expr import Call, Const, Expr, Input, call, substitute, unrounded, walk
 from atc.ir.graph import DType, Node, TensorType
 from atc.ir.ops import Attention, Epilogue, Map, MatMul, Reshape
 from atc.ir.view import View, compose, dense, simplify_loops, split_loop
@@ -158,11 +158,10 @@ def _scaled(expr: Expr) -> Call | None:
     What rounds it to 16 bits is left out, as within an activation: results are nearer to exact
     ones, and on all targets the same.
     """
+    expr, half = unrounded(expr)
+    if half is not None:
+        return _scaled(expr)
     match expr:
-        case Call(dtype=DType.FLOAT, fn="Cast", args=(Call(fn="Cast", args=(x,)) as half,)) if (
-            half.dtype.is_half
-        ):
-            return _scaled(x)
         case Call(dtype=DType.FLOAT | DType.DOUBLE, fn="Mul" | "Div", args=(x, Const())):
             return expr if _is_operand(x) else None
         case Call(dtype=DType.FLOAT | DType.DOUBLE, fn="Mul", args=(Const() as c, x)):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import sqrt
 
-from atc.ir.expr import Call, Const, Expr, Input, cast, const, rewritten, walk
+from atc.ir.expr import Call, Const, Expr, Input, cast, const, rewritten, unrounded, walk
 from atc.ir.graph import Array, DType, Graph, Node, reads
 from atc.ir.ops import Map, Reduce
 from atc.passes.layout.store_exact import rounded_once_each
@@ -115,12 +115,9 @@ def _once_at_end(e: Expr) -> Expr:
 
 def _within(e: Expr, half: DType | None = None) -> Expr | None:
     """Return the float that an expression rounds to 16 bits and widens again; None if it isn't."""
-    match e:
-        case Call(fn="Cast", dtype=DType.FLOAT, args=(Call(fn="Cast", args=(x,)) as rounded,)):
-            fits = rounded.dtype.is_half and half in (None, rounded.dtype)
-            return x if fits and x.dtype is FLOAT else None
-        case _:
-            return None
+    x, rounded = unrounded(e)
+    fits = rounded is not None and half in (None, rounded)
+    return x if fits and x.dtype is FLOAT else None
 
 
 def _operand_of(whole: Expr, half: DType) -> Expr | None:

@@ -198,8 +198,8 @@ class State:
         return self._leading[name]
 
     def _reads_on(self, node: Node, name: str) -> bool:
-        taken = (*_multiplied(node), *widened(node)).count(name)
-        if self.storing.keeps(node) or not moves(node) and taken < [*reads(node)].count(name):
+        able = (*_multiplied(node), *widened(node)).count(name)
+        if self.storing.keeps(node) or not moves(node) and able < [*reads(node)].count(name):
             return False
         return bool(_multiplied(node)) or all(map(self._leads_on, node.outputs))
 

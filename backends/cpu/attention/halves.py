@@ -39,13 +39,13 @@ class AttentionHalves(AttentionTile):
 
     def accepts(self, w: Workload[Attention], target: Target) -> bool:
         """Accept the float kernel's workloads of known extents, some of them of 16 bits."""
-        types = [t for t in (*w.inputs[:3], *w.outputs) if t is not None and t.dtype.is_half]
-        return bool(types) and not is_dynamic(w) and super().accepts(w, target)
+        some = any((*_halves(w), w.outputs[0].dtype.is_half))
+        return some and not is_dynamic(w) and super().accepts(w, target)
 
     def room(self, w: Workload[Attention], width: int, step: int) -> Layout:
         """Return the sizes of what the float kernel needs, and of panels and queries of floats."""
         op, found = w.op, super().room(w, width, step)
-        q, k, v = (t is not None and t.dtype.is_half for t in w.inputs[:3])
+        q, k, v = _halves(w)
         return replace(
             found,
             keys=-(-op.keys // width) * width * op.depth if k else found.keys,
@@ -60,8 +60,8 @@ class AttentionHalves(AttentionTile):
         q, *others = super().operands(w, outer, width)
         k, v = (
             replace(x, mode="rows" if x.mode == "direct" else x.mode, step=width,
-                    stored=Weights(t.dtype)) if t is not None and t.dtype.is_half else x
-            for x, t in zip(others, w.inputs[1:3], strict=True)
+                    stored=Weights(w.input(i).dtype)) if half else x
+            for i, (x, half) in enumerate(zip(others, _halves(w)[1:], strict=True), 1)
         )  # fmt: skip
         return replace(q, stored=Weights(w.input(0).dtype)), k, v
 
@@ -78,10 +78,14 @@ class AttentionHalves(AttentionTile):
         read = [op.queries * op.depth]
         views = ((op.k_view, op.depth), (op.v_view, op.width))
         read += [op.keys * n for view, n in views if panel_mode(view) == "direct"]
-        half = [t is not None and t.dtype is not DType.FLOAT for t in w.inputs[:3]]
-        vectors = sum(n / step for n in read) * any(half)
+        vectors = sum(n / step for n in read) * any(_halves(w))
         widened = Weights(DType.FLOAT16).widening(target) + WIDENED
         return super().cost(w, params, target) + prod(op.batch) * vectors * widened
+
+
+def _halves(w: Workload[Attention]) -> tuple[bool, ...]:
+    """Return which of queries, keys and values have 16 bits."""
+    return tuple(t is not None and t.dtype.is_half for t in w.inputs[:3])
 
 
 KERNELS = (AttentionHalves(),)

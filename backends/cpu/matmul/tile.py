@@ -273,6 +273,7 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             "panel_step": depth * width if packed else width if mode == "direct" else width * bn,
             "block_step": -(-op.n // width) * width if packed else bk,
             "prefetch": ahead, "rows_ahead": rows_ahead,
+            "line": FLOATS.line,
             "every": ahead.every if ahead and ahead.next else steps * rows_ahead,
             "stored": stored, "weights": weights, "in_lanes": in_lanes,
             "far": in_lanes and not is_dynamic(step) and lanes(target) * step * 4 > PAIR_REACH,
