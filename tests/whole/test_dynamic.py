@@ -489,7 +489,7 @@ NEEDS_SOME = {
     "padded_reflect", "padded_edge", "padded_wrap", "conv", "strided", "dilated", "same", "pooled",
     "pooled_bytes", "transposed_conv", "averaged", "counted", "global", "top", "best", "hot",
     "highest", "leading", "taken", "folded", "doubled", "batchnorm", "lstm", "sized", "widened",
-    "attention", "means", "uneven",
+    "attention", "means", "uneven", "grey",
 }
 """Cases of which an extent of 0 is refused, or has no meaning."""
 RESIZED = ("resized", "scaled")
