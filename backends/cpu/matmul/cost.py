@@ -163,7 +163,7 @@ def row_blocks(m: int, row: int, room: int, unit: int) -> list[tuple[int, int, i
 def blocks_of(m: int, rows: int) -> list[tuple[int, int, int]]:
     """Cut m rows into blocks of `rows`, and one of what is left: (first row, blocks, rows)."""
     cut = [(0, m // rows, rows), (m // rows * rows, 1, m % rows)]
-    return [block for block in cut if block[1] and block[2]]
+    return [block for block in cut if block[1] != 0 and block[2] != 0]
 
 
 def streamed(machine: Machine) -> int:

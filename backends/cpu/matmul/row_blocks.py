@@ -9,7 +9,7 @@ from atc.backends.cpu.matmul.cost import Tile, blocks_of, row_tiles
 from atc.backends.kernel import Workload
 from atc.backends.machine import Machine
 from atc.backends.render.stored_weights import stored_weights
-from atc.dims import is_dynamic
+from atc.dims import max_value
 from atc.ir.ops import MatMul
 
 ROWS, WEIGHTS = 1 / 4, 1 / 2
@@ -28,6 +28,11 @@ class RowBlocks:
     count: int
     rows: int
     tiles: tuple[Tile, ...]
+
+    @property
+    def looped(self) -> bool:
+        """Whether there may be several."""
+        return max_value(self.count) > 1
 
 
 def in_tiles(blocks: Iterable[tuple[int, int, int]], mr: int) -> tuple[RowBlocks, ...]:
@@ -51,15 +56,15 @@ def rows_at_a_time(w: Workload[MatMul], mr: int, depth: int, machine: Machine) -
     Every panel of B would read A from beyond it, or A drives out what is asked for of the next one.
     A large B is read again for each block of rows, which must spare A's way through the cache.
     """
-    op = w.op
-    if not w.constant[1] or is_dynamic(op.m):
+    op, rows = w.op, max_value(w.op.m)
+    if not w.constant[1]:
         return ()
     weights = op.k * op.n * stored_weights(w).dtype.itemsize
     row, l2 = 4 * depth, machine.l2.size
     stays = weights <= WEIGHTS * l2
     parts = [FEWER_ROWS] * machine.slow_l3 + [ROWS] + [MORE_ROWS] * (not stays)
     enough = l2 // 4 if machine.slow_l3 else l2 // 2 if stays else l2
-    if op.m * row <= enough:
+    if rows * row <= enough:
         return ()
     found = (int(part * l2) // row // mr * mr for part in parts)
-    return [rows for rows in found if 2 * mr <= rows < op.m]
+    return [block for block in found if 2 * mr <= block < rows]

@@ -152,13 +152,13 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
             for p in found for kb in _depth_blocks(op, p.nv * width, p.mr, target.machine)
             if _half(w) is None  # floats wait in y
         ]
-        if is_dynamic(op.m):
-            return (*found, *blocked)
         below = [
             replace(p, mb=mb)
             for p in found + (blocked if target.machine.slow_l3 else [])
             for mb in rows_at_a_time(w, p.mr, self._depth(w, p), target.machine)
         ]
+        if is_dynamic(op.m):
+            return (*found, *blocked, *below)
         copied = [
             replace(p, copy=True) for p in (*found, *blocked) if _worth_copying(w, int(p.mr))
         ]

@@ -405,8 +405,14 @@ def test_the_depth_is_cut_where_panels_of_b_crowd_the_second_cache(k: int, cut: 
 
 
 @pytest.mark.slow
-def test_blocks_of_the_depth_of_rows_that_the_run_counts(tmp_path: Path) -> None:
-    helper, k, n = onnx.helper, 512, 50
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("k", "n", "rows", "rate", "blocks"), [
+    (512, 50, 64, 40.0, ["kb="]), (96, 100, 200, 40.0, ["mb="]), (512, 100, 300, 4.0, ["kb=", "mb="]),
+])  # fmt: skip
+def test_blocks_of_the_depth_and_of_rows_that_the_run_counts(
+    k: int, n: int, rows: int, rate: float, blocks: list[str], threads: int, tmp_path: Path
+) -> None:
+    helper = onnx.helper
     random = np.random.default_rng(3)
     b = random.standard_normal((k, n)).astype(np.float32)
     nodes = [
@@ -417,14 +423,15 @@ def test_blocks_of_the_depth_of_rows_that_the_run_counts(tmp_path: Path) -> None
     graph = helper.make_graph(nodes, "g", [x], [y], [onnx.numpy_helper.from_array(b, "b")])
     opsets = [helper.make_opsetid("", 20)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
-    small = replace(MACHINES["zen3"], l2=Cache(32 << 10, 20.0, 12.0), l3=Cache(1 << 20, 1.0, 40.0))
+    small = replace(MACHINES["zen3"], l2=Cache(32 << 10, 20.0, 12.0), l3=Cache(1 << 20, 1.0, rate))
     machine = tmp_path / "small.json"
     machine.write_text(machine_json(small), "utf-8")
-    atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape=f"x:1~64,{k}", target="host",
-                machine=machine, precision_mode="force_fp32")  # fmt: skip
-    assert "kb=" in (tmp_path / "net/net.report.json").read_text("utf-8")
+    atc.compile(tmp_path / "m.onnx", tmp_path / "net", input_shape=f"x:1~{rows},{k}", target="host",
+                machine=machine, precision_mode="force_fp32", num_threads=threads)  # fmt: skip
+    report = (tmp_path / "net/net.report.json").read_text("utf-8")
+    assert all(block in report for block in blocks)
     with atc.load(tmp_path / "net") as net:
-        for m in (1, 2, 7, 63, 64):
+        for m in sorted({1, 2, 7, 63, 64, *range(rows // 3, rows, rows // 7), rows}):
             a = random.standard_normal((m, k)).astype(np.float32)
             exact = a.astype(np.float64) @ b.astype(np.float64)
             bound = 2.0**-20 * (np.abs(a) @ np.abs(b))
