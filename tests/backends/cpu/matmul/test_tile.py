@@ -407,7 +407,8 @@ def test_the_depth_is_cut_where_panels_of_b_crowd_the_second_cache(k: int, cut: 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("k", "n", "rows", "rate", "blocks"), [
-    (512, 50, 64, 40.0, ["kb="]), (96, 100, 200, 40.0, ["mb="]), (512, 100, 300, 4.0, ["kb=", "mb="]),
+    (512, 50, 64, 40.0, ["kb="]), (96, 100, 200, 40.0, ["mb="]),
+    (512, 100, 300, 4.0, ["kb=", "mb="]),
 ])  # fmt: skip
 def test_blocks_of_the_depth_and_of_rows_that_the_run_counts(
     k: int, n: int, rows: int, rate: float, blocks: list[str], threads: int, tmp_path: Path
