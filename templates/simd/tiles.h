@@ -40,6 +40,12 @@ static inline void tiles_end(void) { __asm__ volatile("tilerelease" : : : "memor
                    :                                                                            \
                    : "r"((const void *)(p)), "r"((ptrdiff_t)(stride))                           \
                    : "memory")
+/* The same, past the first cache: what is read once leaves the room there to what is read again. */
+#define TILE_STREAM(t, p, stride)                                                               \
+  __asm__ volatile("tileloaddt1 (%0,%1,1), " TILE_TEXT_(t)                                      \
+                   :                                                                            \
+                   : "r"((const void *)(p)), "r"((ptrdiff_t)(stride))                           \
+                   : "memory")
 #define TILE_STORE(t, p, stride)                                                                \
   __asm__ volatile("tilestored " TILE_TEXT_(t) ", (%0,%1,1)"                                    \
                    :                                                                            \

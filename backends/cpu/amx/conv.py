@@ -312,7 +312,7 @@ class ConvTiles(
         planes = {k - 1: p for k, p in shortcuts.items()}  # as the epilogue counts them
         epilogue = PlanesEpilogue(w, c.g, target, self.sums, planes, c.y)
         shared = self.block_values(
-            w, params, c, epilogue, pixel=c.pixel, near=c.near(target.machine),
+            w, params, c, epilogue, target, pixel=c.pixel, near=c.near(target.machine),
             blocks=None if is_dynamic(c.flat.rows) else c.flat.blocks,
         )  # fmt: skip
         return {

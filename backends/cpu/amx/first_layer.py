@@ -109,7 +109,8 @@ class FirstTiles(TiledConv[FirstParams, Window]):
         window = self.window(w, params)
         epilogue = PlanesEpilogue(w, window.g, target, self.sums)
         shared = self.block_values(
-            w, params, window, epilogue, pixel=window.stride, lower_offset=window.lower_offset,
+            w, params, window, epilogue, target, pixel=window.stride,
+            lower_offset=window.lower_offset,
             blocks=None if is_dynamic(window.g.rows.out) else window.blocks(),
         )  # fmt: skip
         return {

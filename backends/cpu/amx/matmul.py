@@ -43,6 +43,7 @@ from atc.backends.cpu.matmul.operands import (
 )
 from atc.backends.cpu.matmul.text import EpilogueFunctions, wrapped
 from atc.backends.kernel import Kernel, Pack, Params, Workload
+from atc.backends.machine import Machine
 from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.loops import loop_names
 from atc.backends.render.tile_geometry import largest_divisor
@@ -152,10 +153,13 @@ class TiledMatMul(Kernel[MatMul]):
         lines = -(-e.step // e.line // min(shape.largest, OPEN if shape.open else shape.largest))
         all_lines = -(-e.step // e.line)
         orders = step_orders(e.terms, lines)
-        functions = [(f"multiply_{n}", n, orders[n], lines) for n in (1, 2) if n in shape.kinds]
+        stream = shape.streamed(target.machine)
+        functions = [
+            (f"multiply_{n}", n, orders[n], lines, stream) for n in (1, 2) if n in shape.kinds
+        ]
         if shared and shape.open:
             orders = step_orders(e.terms, all_lines)
-            functions += [(f"multiply_few_{n}", n, orders[n], all_lines) for n in (1, 2)]
+            functions += [(f"multiply_few_{n}", n, orders[n], all_lines, "") for n in (1, 2)]
         panel = f"split_panel(all_b + g * {SIDE * bn}, split_b, "
         return {
             "batch": batch, "op": op, "e": e, "mode": mode, "shape": shape, "text": text,
@@ -283,6 +287,12 @@ class Shape:
     def largest(self) -> int:
         """Blocks of 32 rows that share a panel of B."""
         return -(-self.blocks[0].most // SIDE)
+
+    def streamed(self, machine: Machine) -> str:
+        """Return which operand, if any, passes by the other one, which has the first cache: rows
+        of A, where several blocks of them meet a panel of B that it holds."""
+        held = self.deep * self.e.step * self.e.size <= machine.l1_kept
+        return "A" if held and self.largest > 1 else ""
 
     @property
     def packed(self) -> int:

@@ -103,12 +103,14 @@ class _Unpacking(MatMulRoundingTile):
         text = Text(EpilogueFunctions(op.epilogue, (), 4), shape.e)
         few = super().values(w, params, target)
         few["parts"] = (*self.parts(op)[:2], room)
-        orders = step_orders(shape.e.terms, 0)
+        orders, stream = step_orders(shape.e.terms, 0), shape.streamed(target.machine)
         operands = ", ".join(["x1", "x2", *["x3"] * zeros])
         return {
             **few, "few": FEW if dynamic else 0,
             "batch": [], "e": shape.e, "mode": "unpacked", "shape": shape, "text": text,
-            "multiplying": [(f"multiply_{n}", n, orders[n], 0) for n in (1, 2) if n in shape.kinds],
+            "multiplying": [
+                (f"multiply_{n}", n, orders[n], 0, stream) for n in (1, 2) if n in shape.kinds
+            ],
             "lines": 0, "shared": False, "asked": 0,
             "exact": False, "each": -(-SIDE // shape.deep),
             "first_panel": f"partition * {shape.panels} / {parts}" if parts > 1 else 0,

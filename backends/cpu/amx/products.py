@@ -50,7 +50,8 @@ class Ahead:
 class Step:
     """A step: which product, of how many parts a number is, pixels `pixel` bytes apart.
 
-    It asks for what is read later (`ahead`); lower parts lie `lower_offset` bytes later.
+    It asks for what is read later (`ahead`); lower parts lie `lower_offset` bytes later. Of pixels
+    (A) and weights (W) one may be `streamed` past the first cache, where the other stays.
     """
 
     dot: str
@@ -59,15 +60,19 @@ class Step:
     pixel: int
     ahead: tuple[Ahead, ...]
     lower_offset: int = 64
+    streamed: str = ""
 
     def weights(self, tile: int, k: int) -> str:
         """Return the load of the k-th tile of the step's weights."""
-        return f"TILE_LOAD({tile}, w{f' + {k * TILE}' if k else ''}, 64);"
+        return f"{self._load('W')}({tile}, w{f' + {k * TILE}' if k else ''}, 64);"
 
     def pixels(self, tile: int, k: int, part: int = 0) -> str:
         """Return the load of the k-th 16 pixels."""
         at = 16 * k * self.pixel + self.lower_offset * part
-        return f"TILE_LOAD({tile}, a{f' + {at}' if at else ''}, {self.pixel});"
+        return f"{self._load('A')}({tile}, a{f' + {at}' if at else ''}, {self.pixel});"
+
+    def _load(self, operand: str) -> str:
+        return "TILE_STREAM" if operand == self.streamed else "TILE_LOAD"
 
     def product(self, total: int, a: int, b: int) -> Product:
         """Return the product of tiles a and b, added to a sum."""

@@ -16,6 +16,7 @@ from atc.backends.cpu.amx.plane_epilogue import PlanesEpilogue
 from atc.backends.cpu.amx.products import LINE, PRODUCTS, TILE, Ahead, Step, step_lines
 from atc.backends.cpu.conv.int8 import behind_starts
 from atc.backends.kernel import Kernel, KernelParams, Workload
+from atc.backends.machine import Machine
 from atc.backends.render.bfloat16 import in_parts
 from atc.backends.render.tile_geometry import Geometry
 from atc.backends.render.vector_epilogue import typed_epilogue
@@ -92,6 +93,13 @@ class Panels:
         """Return parts of weights, [.., filters, channels, taps], as tiles in the order of use."""
         raise NotImplementedError
 
+    def streamed(self, by_panels: bool, machine: Machine) -> str:
+        """Return which operand passes by once, while the other one has the first cache: pixels (A)
+        by a panel of weights, whose taps don't read them again, or weights (W), by pixels."""
+        if by_panels:
+            return "A" if self.g.taps == 1 and self.panel_bytes <= machine.l1_kept else ""
+        return "W" if self.panels * self.panel_bytes > machine.l1_kept else ""
+
     def passing(self, each: float, blocks: int, from_panels: bool) -> float:
         """Estimate the cycles of all blocks, `each` of one, or of the weights waited for."""
         weights = self.panels * self.panel_bytes
@@ -153,8 +161,9 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         return behind_starts(packed, dense, w.op.zero) if w.op.zero else packed
 
     def block_values(
-        self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: PlanesEpilogue, *,
-        blocks: int | None, pixel: int, lower_offset: int = LINE, near: Sequence[Ahead] = (),
+        self, w: Workload[ConvBlocked], params: ParamsT, c: PanelsT, epilogue: PlanesEpilogue,
+        target: Target, *, blocks: int | None, pixel: int, lower_offset: int = LINE,
+        near: Sequence[Ahead] = (),
     ) -> dict[str, object]:  # fmt: skip
         """Return the values of `cpu/amx/tiled_conv.c.j2`, but those of where results lie.
 
@@ -171,7 +180,8 @@ class TiledConv(Kernel[ConvBlocked, ParamsT], Generic[ParamsT, PanelsT]):
         asking = FEW if blocks is None else blocks
         lines = -(-c.step_bytes // LINE // asking) if prefetches else 0
         distance = min(STREAM_AHEAD, c.panel_bytes) if blocks == 1 else c.panel_bytes
-        step = Step(product_of(w), c.parts, c.tall, pixel, tuple(near), lower_offset)
+        streamed = c.streamed(by_panels, target.machine)
+        step = Step(product_of(w), c.parts, c.tall, pixel, tuple(near), lower_offset, streamed)
         ahead = replace(step, ahead=(*near, Ahead("next", lines)))
         return {
             "c": c, "g": c.g, "epilogue": epilogue, "by_panels": by_panels, "bias": bias,
