@@ -49,7 +49,7 @@ from atc.backends.render.loops import loop_names
 from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_epilogue import vector_epilogue
 from atc.backends.target import Target
-from atc.dims import is_dynamic
+from atc.dims import is_dynamic, max_value
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
 from atc.ir.view import dense
@@ -58,6 +58,9 @@ STEP = 32
 """The depth of a step of products."""
 DEEP, DEPTH_BLOCK = 1024, 768
 """The depth above which it is blocked where numbers are split, and the largest block."""
+LEAST, MANY = 8, 128
+"""The steps of a part of the depth, whose panel of B the first cache holds, that are worth sums
+which wait for the rest, and the rows."""
 TRANSPOSED, GATHERED = 64.0, 300.0
 """Cycles to transpose a tile of a panel of B, and to read a tile's numbers one by one."""
 OPEN = 4
@@ -212,7 +215,8 @@ class MatMulAmx(TiledMatMul):
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of constant B in the order of use."""
         op, planes = w.op, self.elements.planes
-        deep = self.shape(w, target).deep
+        shape = self.shape(w, target)
+        deep = shape.steps if shape.inner else shape.deep
         return {1: lambda b: pack_tiles(op, b, planes, deep)} if w.constant[1] else {}
 
     def text(self, w: Workload[MatMul], outer: tuple[str, ...]) -> Text:
@@ -260,7 +264,9 @@ def panel_cycles(mode: str, planes: int) -> float:
 class Shape:
     """Steps of the depth, of a block of it, panels of 32 columns, blocks of rows.
 
-    Sizes and places are in elements of A in scratch, or of B in tiles.
+    Of several blocks of the depth all panels meet one before the next, or (`inner`) a panel meets
+    all of them before the next panel. Sizes and places are in elements of A in scratch, or of B in
+    tiles.
     """
 
     e: Elements
@@ -272,6 +278,7 @@ class Shape:
     """Whether a panel of B lies in scratch, too."""
     starts: int = 0
     """What packed B begins with, before its tiles."""
+    inner: bool = False
 
     @property
     def kinds(self) -> set[int]:
@@ -318,7 +325,8 @@ class Shape:
     def room(self) -> int:
         """The size of scratch."""
         blocked = self.deep != self.steps
-        return self.kept + blocked * self.panels * self.largest * self._block
+        panels = 1 if self.inner else self.panels
+        return self.kept + blocked * panels * self.largest * self._block
 
     @property
     def _block(self) -> int:
@@ -327,15 +335,19 @@ class Shape:
 
 def shape_of(w: Workload[MatMul], e: Elements, target: Target, starts: int = 0) -> Shape:
     """Return how a product is cut."""
-    op = w.op
+    op, machine = w.op, target.machine
     steps, panels = -(-op.k // e.depth), -(-op.n // SIDE)
-    deep = steps
+    deep, inner = steps, False
     if e.planes > 1 and op.k > DEEP and w.constant[1]:
         deep = largest_divisor(steps, DEPTH_BLOCK // STEP)
         deep = deep if 2 * deep * STEP >= DEPTH_BLOCK else steps
-    # a block, as deep as sums are, is multiplied by all of B: a cache holds it meanwhile
-    blocks = cut_rows(op.m, deep * e.planes * LINE, l2_share(target.machine))
-    return Shape(e, steps, deep, panels, blocks, not w.constant[1], starts)
+    elif e.planes == 1 and w.constant[1] and max_value(op.m) >= MANY:
+        near = largest_divisor(steps, max(1, machine.l1_kept // (e.step * e.size)))
+        inner = LEAST <= near < steps
+        deep = near if inner else steps
+    # a block, as deep as is multiplied by all of B, is in a cache meanwhile
+    blocks = cut_rows(op.m, (steps if inner else deep) * e.planes * LINE, l2_share(machine))
+    return Shape(e, steps, deep, panels, blocks, not w.constant[1], starts, inner)
 
 
 def knows_matrices(w: Workload[MatMul]) -> bool:

@@ -18,7 +18,8 @@ from atc.ir.ops import Epilogue, MatMul, identity_epilogue
 from atc.ir.view import View, dense
 
 I32, F32 = DType.INT32, DType.FLOAT
-SHAPES = [(1, 33, 70), (16, 16, 64), (17, 70, 130), (33, 5, 3), (70, 64, 200), (48, 45, 65)]
+SHAPES = [(1, 33, 70), (16, 16, 64), (17, 70, 130), (33, 5, 3), (70, 64, 200), (48, 45, 65),
+          (130, 70, 1536)]  # fmt: skip
 
 
 def requantized(n: int, loops: tuple[int, ...]) -> tuple[Epilogue, list[Any]]:
@@ -75,8 +76,9 @@ def test_sums_are_exact_and_finished_as_by_the_portable_kernel() -> None:
 def test_rows_that_the_run_counts_have_the_same_sums() -> None:
     record, kernel = vector_target("x86-64-amx"), MatMulAmxBytes()
     found = [prepared(m, 40, 130, np.int8, np.int8, (-3, 0), (), True) for m in (1, 16, 33, 70)]
+    found += [prepared(m, 40, 1536, np.int8, np.int8, (-3, 0), (), True) for m in (1, 33, 130)]
     known = [Call(kernel, {}, w, arrays) for w, arrays in found]
-    open_ = [Call(kernel, {}, counted_rows(w, 90), arrays) for w, arrays in found]
+    open_ = [Call(kernel, {}, counted_rows(w, 140), arrays) for w, arrays in found]
     results = run_calls([*known, *open_], record)
     for each, (want,), (got,) in zip(known, results, results[len(known) :], strict=False):
         np.testing.assert_array_equal(got[: len(want)], want, str(each))

@@ -15,6 +15,7 @@ from atc.backends.cpu.amx.matmul import MatMulAmx, MatMulAmxSplit, MatMulAmxWhol
 from atc.backends.cpu.matmul.bf16 import MatMulBf16
 from atc.backends.cpu.matmul.operands import read_mode
 from atc.backends.kernel import AnyKernel, Candidate, Kernel, Workload
+from atc.backends.kernel_source import render_kernel
 from atc.backends.targets import get_target
 from atc.ir.graph import DType, TensorType
 from atc.ir.ops import MatMul
@@ -140,7 +141,7 @@ def test_rows_that_the_run_counts_have_the_same_bits(kernel: AnyKernel) -> None:
     record = vector_target("x86-64-amx")
     known = [workload((), m, 70, 40, View((40, 1)), View((70, 1)), "residual", True)
              for m in (1, 15, 16, 17, 31, 32, 33, 64, 65, 100, 380)]  # fmt: skip
-    known += [workload((), m, 40, 1200, View((1200, 1)), View((40, 1)), "bias, relu", True)
+    known += [workload((), m, 40, 1280, View((1280, 1)), View((40, 1)), "bias, relu", True)
               for m in (1, 33, 400)]  # fmt: skip
     rows, columns = View((13 * 70, 70, 1)), View((70 * 33, 1, 70))
     known += [workload((), 33, 13, 48, View((48, 1)), View((1, 48)), "none"),
@@ -163,6 +164,19 @@ def test_weights_are_read_once_where_the_rows_of_a_block_of_the_depth_stay_in_th
     shape = kernel.shape(w, target)
     assert 1 < shape.deep < shape.steps
     assert [(block.count, block.rows) for block in shape.blocks] == [(1, 128)]
+
+
+@pytest.mark.parametrize(("rows", "k", "parts"), [(512, 3072, 6), (512, 512, 1), (32, 3072, 1)])
+def test_a_panel_of_weights_stays_in_the_first_cache_while_rows_pass_by(
+    rows: int, k: int, parts: int
+) -> None:
+    target, kernel = get_target("x86-64-amx"), MatMulAmx()
+    w = workload((), rows, 768, k, View((k, 1)), View((768, 1)), "none", True)
+    shape = kernel.shape(w, target)
+    assert shape.steps // shape.deep == parts
+    (params,) = kernel.parameters(w, target)
+    text = render_kernel(Candidate(kernel, params), w, target).text
+    assert ("TILE_STREAM(" in text) == (rows > 32)
 
 
 @EVERY
