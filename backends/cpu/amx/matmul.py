@@ -32,7 +32,7 @@ from atc.backends.cpu.amx.cost import (
 from atc.backends.cpu.amx.products import LINE, PRODUCTS
 from atc.backends.cpu.amx.row_blocks import SIDE, RowBlock, cut_rows
 from atc.backends.cpu.amx.step_orders import step_orders
-from atc.backends.cpu.matmul.cost import STREAM_AHEAD
+from atc.backends.cpu.matmul.cost import FROM_AFAR, STREAM_AHEAD
 from atc.backends.cpu.matmul.operands import (
     batch_base,
     gathered_b,
@@ -188,7 +188,7 @@ class TiledMatMul(Kernel[MatMul]):
         if mode == "packed":
             packed = shape.packed * e.size
             reread = sum(b.count for b in shape.blocks) - 1 if packed > l2_share(machine) else 0
-            cycles += packed / FIRST + reread * packed / STREAM
+            cycles += packed / (FROM_AFAR * machine.far_rate) + reread * packed / STREAM
         else:
             cycles += shape.panels * shape.steps * panel_cycles(mode, e.planes)
             cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > l2_share(machine) else 0.0

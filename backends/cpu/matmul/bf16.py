@@ -20,6 +20,7 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     blocks_of,
     column_panels,
+    fetch_cycles,
     row_blocks,
     row_tiles,
     streamed,
@@ -186,7 +187,8 @@ class MatMulBf16(Kernel[MatMul, Bf16Params], SharesPanels[MatMul, Bf16Params]):
             if mode == "packed" and stream > streamed(machine) and params.mr < b.rows:
                 tiles += 0.1 * (nv - 1) * stream / machine.memory  # tiles that share it wait
             cycles += b.count * (copied + tiles)
-        return prod(op.batch) * cycles
+        read = fetch_cycles(machine, shape.pairs * columns * 4) if mode == "packed" else 0.0
+        return prod(op.batch) * max(cycles, read)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ WAITED_WIDENING = 0.01
 """The same where floats are made of a panel before its first tile, which waits for all of it."""
 PRESSURE, AT_EASE = 0.15, 0.2
 """How much longer tiles take for each part of the L2 cache that they fill beyond the second."""
+FROM_AFAR = 0.6
+"""Part of the rate of a cache beyond the L2 cache at which a kernel's stream of weights comes: on a
+Sapphire Rapids 8 to 9 bytes a cycle from the third one, by vectors and by tiles."""
 STRADDLING = 2.2
 """Cycles that a step waits for vectors that lie in two lines, which aren't in the L1 cache."""
 
@@ -189,6 +192,12 @@ def asks_ahead(
         return nbytes > streamed(machine)
     arithmetic = products / lanes / machine.fma_rate(4 * lanes)
     return nbytes > machine.l1.size and nbytes / machine.l3.rate > waited * arithmetic
+
+
+def fetch_cycles(machine: Machine, nbytes: float) -> float:
+    """Return the cycles in which a stream of packed B, of `nbytes`, comes from beyond the L2 cache;
+    0 where that may hold it."""
+    return nbytes / (FROM_AFAR * machine.far_rate) if nbytes > streamed(machine) else 0.0
 
 
 def crowding(machine: Machine, rows: int, stride: int) -> float:

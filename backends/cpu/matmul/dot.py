@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import BESIDE, FMA_WAIT, Tile, row_tiles
+from atc.backends.cpu.matmul.cost import BESIDE, FMA_WAIT, Tile, fetch_cycles, row_tiles
 from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
@@ -136,7 +136,7 @@ class MatMulDot(Kernel[MatMul, DotParams]):
             ends = mr * wide * (ACROSS + (phases - 1) / 2) + mr * finishing
             cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)
         cycles *= -(-op.m // mr)
-        return prod(op.batch) * max(cycles, op.k * op.n * 4 / machine.far_rate)
+        return prod(op.batch) * max(cycles, fetch_cycles(machine, op.k * op.n * 4))
 
 
 def _column_tiles(n: int, nr: int) -> list[Tile]:

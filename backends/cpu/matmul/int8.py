@@ -21,15 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from atc.backends.cpu.matmul.cost import (
+    WAITED,
     PhasedParams,
+    asks_ahead,
     column_panels,
     crowding,
+    fetch_cycles,
     row_tiles,
+    tile_count,
     tile_cycles,
     vector_kinds,
 )
@@ -41,9 +46,12 @@ from atc.backends.cpu.matmul.operands import (
     packed_base,
     read_mode,
 )
+from atc.backends.cpu.matmul.prefetch import Prefetch, requests
 from atc.backends.kernel import Kernel, Pack, Workload
 from atc.backends.render.expr import address
 from atc.backends.render.loops import loop_names
+from atc.backends.render.stored_weights import Weights
+from atc.backends.render.tile_geometry import largest_divisor
 from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.dims import is_dynamic, max_value
@@ -73,6 +81,8 @@ FEW = 2
 """Rows up to which all words of a step are read before vectors of B, where pairs are summed."""
 PAIR_DEPTH = 8
 """Bytes of two rows and of two columns that one instruction of I8MM multiplies."""
+SHARED = 0.4
+"""Part of the time in which B comes from beyond the L2 cache that tiles which share it wait."""
 UNROLLED = 4
 """Bytes of a row whose steps are unrolled where each is a step of its own."""
 
@@ -301,17 +311,17 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         width = params.nv * lanes(target)
         panels = column_panels(op.n, params.nv, lanes(target))
         tiles = row_tiles(op.m, params.mr)
-        memory = _Scratch(w, width, read)
+        memory, ahead = _Scratch(w, width, read), _requests(w, params, target)
         inside = is_dynamic((op.k, op.n, memory.row))
         finish = BytesEpilogueFunctions(op.epilogue, outer, 2, open=inside, w=w)
-        text = TileText(finish, w, lanes(target), p != 0, q != 0)
+        text = TileText(finish, w, lanes(target), p != 0, q != 0, ahead)
         y = address(dense(op.loops), [*outer, "i", "j"])
         depth = -(-op.k // word)
         return {
             "batch": batch, "op": op, "p": p, "q": q, "width": width, "mode": read_mode(w),
             "lanes": lanes(target), "phases": params.phases, "depth": depth, "word_bytes": word,
             "whole": op.k // word, "rest": op.k % word, "unrolled": UNROLLED, "memory": memory,
-            "tiles": tiles, "panels": panels,
+            "tiles": tiles, "panels": panels, "prefetch": ahead,
             "functions": [text.function(p, t) for p in panels for t in tiles], "start": text.start,
             "epilogues": finish.functions(*vector_kinds(panels)),
             "arguments": text.arguments(f"y0 + {y}"),
@@ -366,9 +376,26 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
             cycles += op.m * op.k / machine.l2.rate * columns / (nv * width)
         per_word = {"rows": 12.0 / width, "columns": 2.0, "any": 8.0}
         cycles += depth * columns * per_word.get(mode, 0)
-        if mode == "packed":
-            cycles = max(cycles, op.k * op.n / machine.memory / 2)
+        if mode == "packed":  # what tiles share comes between their products
+            read = fetch_cycles(machine, op.k * op.n)
+            cycles = max(cycles, read) + SHARED * min(cycles, read) * (mr < op.m)
         return prod(op.batch) * cycles
+
+
+def _requests(w: Workload[MatMul], params: PhasedParams, target: Target) -> Prefetch | None:
+    """Return what tiles ask for of packed B, of whose next panel each has a share.
+
+    None where B is near, or a step of the depth isn't a word of rows that share a panel.
+    """
+    op, words, tiles = w.op, w.op.k // WORD, tile_count(row_tiles(w.op.m, params.mr))
+    if not w.constant[1] or params.phases > 1 or in_lanes(target) or bytewise(target):
+        return None
+    products = max_value(op.m) * op.k * op.n / WORD
+    if not words or not asks_ahead(target.machine, op.k * op.n, products, lanes(target), WAITED):
+        return None
+    width = params.nv * lanes(target) * WORD
+    whole = partial(largest_divisor, words)
+    return requests(op.m, max_value(tiles), width, Weights(DType.INT8), target.machine, whole)
 
 
 class _Scratch:

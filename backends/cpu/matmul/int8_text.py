@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from atc.backends.cpu.matmul.cost import Panel, Tile
+from atc.backends.cpu.matmul.prefetch import Prefetch
 from atc.backends.cpu.matmul.text import (
     EpilogueFunctions,
     Result,
@@ -71,28 +72,31 @@ class BytesEpilogueFunctions(EpilogueFunctions):
 @dataclass(frozen=True)
 class TileText:
     """The C of the tiles' heads, results and calls; `started` and `rows` say whether sums start
-    with numbers of their column and of their row."""
+    with numbers of their column and of their row, `ahead` what tiles ask for."""
 
     finish: BytesEpilogueFunctions
     w: Workload[MatMul]
     lanes: int
     started: bool
     rows: bool
+    ahead: Prefetch | None = None
 
     def function(self, panel: Panel, tile: Tile) -> dict[str, object]:
         """Return the head of a tile's function, and where each accumulator goes."""
         a, finish = self.w.input(0), self.finish
         operands = [f"const {a.dtype.c} *a", "const int8_t *b"]
+        operands += self.ahead.parameters("int8_t") if self.ahead else []
         operands += ["const int32_t *starts"] * self.started
         operands += ["const int32_t *rows"] * self.rows
         found = results(finish, panel, tile, finish.w.op.n, self.lanes)
         return {**tile_function(finish, panel, tile, operands), "results": found}
 
     def arguments(self, target: str) -> str:
-        """Return the last arguments of a tile's call, those after `b`."""
-        given = [*["starts + j"] * self.started, *["rows + i"] * self.rows]
-        if self.started and not self.w.constant[1]:
-            given[0] = "starts"
+        """Return the last arguments of a tile's call, those after `b` and what it asks for by
+        rows."""
+        shared = self.ahead is not None and self.ahead.next
+        starts = "starts + j" if self.w.constant[1] else "starts"
+        given = [*["next"] * shared, *[starts] * self.started, *["rows + i"] * self.rows]
         return ", ".join((*given, *self.finish.places, target, *self.finish.extras))
 
     def start(self, result: Result) -> str:

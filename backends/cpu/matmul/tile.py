@@ -20,6 +20,7 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     column_panels,
     crowding,
+    fetch_cycles,
     pressure,
     row_tiles,
     scattered_wait,
@@ -331,8 +332,10 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         again = SLOW_PART if machine.slow_l3 else FAR_PART
         if machine.slow_l3 and op.m * op.n * 4 > machine.l2.size:  # sums that wait for others
             cycles += again * 2 * op.m * op.n * 4 * (op.k // depth - 1) / machine.far_rate
+        nbytes = op.k * columns * stored.dtype.itemsize
+        if w.constant[1]:
+            cycles = max(cycles, fetch_cycles(machine, nbytes))
         if asks:
-            nbytes = op.k * columns * stored.dtype.itemsize
             stream = nbytes / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
             if params.mb:  # every block of rows reads B from beyond the L2 cache
