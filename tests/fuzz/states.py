@@ -289,6 +289,8 @@ def outcome(seed: int, target: str, folder: Path) -> str:
     state = r.pick("auto", ";".join(f"{a}:{b}" for a, b in case.states.items()))
     if "window" in case.parts:  # whose extents the data decide
         options = {k: v for k, v in options.items() if k not in ("io", "step")}
+    if target.startswith("cuda"):  # which rounds sums in another order
+        options.pop("deterministic_math", None)
     path = folder / f"state{seed}.onnx"
     onnx.save(case.model, path)
     output = folder / f"state{seed}"
