@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from networks import save
+from onnx import helper
 from passes.canonical import test_slide_states as windows
+from projects import require
+from whole import test_states as states
 
 import atc
 from atc.pipeline.pipeline import Compilation
@@ -14,18 +20,22 @@ from atc.program.placement import place
 from atc.program.steps import calls
 
 GPU = "cuda-emulated"
+ERROR_GPU = -23
 
 
 def moving(done: Compilation) -> list[str]:
-    """Return the kinds of the calls that move states, and of nothing else of theirs."""
+    """Return the kinds of the calls that copy states, or move them: no nodes of the model's own."""
     program = done.program
     held = {s.value for s in program.states}
-    found = []
-    for call in calls(program.steps):
-        inputs = [i for i in call.node.inputs if i and program.base(i) in held]
-        copies = call.node.op.kind in ("Concat", "MoveRows") or not call.node.origin
-        found += [call.node.op.kind] * bool(inputs and copies)
-    return found
+
+    def in_states(values: Iterable[str]) -> bool:
+        return any(v and program.base(v) in held for v in values)
+
+    return [
+        call.node.op.kind for call in calls(program.steps)
+        if (in_states(call.node.inputs) if call.node.op.kind == "Concat"
+            else not call.node.origin and in_states(call.node.outputs))
+    ]  # fmt: skip
 
 
 @pytest.mark.few(3)
@@ -59,3 +69,124 @@ def test_windows_are_moved_back_by_one_launch(
         net.reset()
         assert not any(net.save_state())
         np.testing.assert_allclose(net(xs[0]), ys[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", states.CASES)
+def test_what_a_cpu_replaces_in_place_a_gpu_does(name: str, tmp_path: Path) -> None:
+    """Where branches, one of which may read what another one replaces, run one after another."""
+    case = states.CASES[name]
+    copied = []
+    for target in ("c99", GPU):
+        folder = tmp_path / target
+        folder.mkdir()
+        done = states.compiled(case, folder, target=target, gpu_streams=1)
+        copied.append({s.value for s in done.program.states if s.next.endswith("#next")})
+        if target == GPU:
+            assert "Concat" not in moving(done)
+            states.check(case, atc.load(done.folder), states.expected(case))
+    assert copied[0] == copied[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"disable_reuse_memory": True}, {"memory_in_place": False}, {"sanity_check": "1"},
+        {"hooks": True, "profile": True}, {"external_weight": 1}, {"runtime_log": True},
+        {"oo_level": "O0"}, {"target": "cuda-emulated,c99"}, {"target": "c99,cuda-emulated"},
+        {"gpu_streams": 2},
+    ],
+    ids=lambda o: "-".join(map(str, o.values() if "target" in o else o)),
+)  # fmt: skip
+@pytest.mark.parametrize("name", [*windows.BODY][::3])
+def test_whatever_the_library_is_built_for(
+    name: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    path, shape, held = windows.write(name, tmp_path)
+    done = windows.compiled(path, tmp_path, **{"target": GPU, **options})
+    xs = windows.inputs(shape)[:6]
+    ys, kept = windows.expected(path, xs, np.zeros(held, np.float32))
+    with atc.load(done.folder) as net:
+        frame = xs[0].copy()
+        first, second = net.bind(frame), net.bind(xs[0])  # each has states of its own
+        for x, y in zip(xs, ys, strict=True):
+            frame[...] = x
+            np.testing.assert_allclose(first(), y, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(second(), ys[0], rtol=1e-5, atol=1e-5)
+        saved = np.frombuffer(first.save_state(), np.float32).reshape(held)
+        np.testing.assert_allclose(saved, kept[-1], rtol=1e-5, atol=1e-5)
+
+
+CAPTURED = r"""
+#include <stdio.h>
+#include "gpu.h"
+#include "net.h"
+
+static NET_ALIGNED unsigned char arena[NET_ARENA_SIZE + 64];
+
+int main(void)
+{
+  static float x[X_SIZE], y[Y_SIZE];
+  net_context ctx;
+  CUstream stream;
+  CUgraph graph;
+  CUgraphExec exec;
+  if (net_init(&ctx, arena, NET_ARENA_SIZE) != NET_OK) return 1;
+  gpu_state *const gpu = ctx.gpu;
+  const cuda_driver *const driver = &gpu->shared->driver;
+  if (net_run_device(&ctx, NULL, x, y) != NET_OK || net_reset(&ctx) != NET_OK) return 2;
+  if (driver->context_push(gpu->shared->context) != 0) return 2;
+  if (driver->stream_create(&stream, 1) != 0 || driver->capture_begin(stream, 0) != 0) return 3;
+  const int status = net_run_device(&ctx, stream, x, y);
+  if (driver->capture_end(stream, &graph) != 0) return 4;
+  printf("%d\n", status);
+  if (status != NET_OK) return 0;
+  if (driver->graph_instantiate(&exec, graph, 0) != 0) return 5;
+  while (fread(x, sizeof x, 1, stdin) == 1) {
+    if (driver->graph_launch(exec, stream) != 0 || driver->stream_wait(stream) != 0) return 6;
+    for (int k = 0; k < Y_SIZE; k++) printf("%.9g ", (double)y[k]);
+  }
+  return 0;
+}
+"""
+
+
+def captured(folder: Path, xs: list[np.ndarray], results: int) -> list[float]:
+    """Return what a graph of the caller's gives, which has one run in it, for some inputs.
+
+    First is the status of the run that was captured.
+    """
+    (folder / "main.c").write_text(CAPTURED)
+    command = [require("gcc"), "-Iinclude", "-Isrc", f"-DX_SIZE={xs[0].size}",
+               f"-DY_SIZE={results}", "main.c", "libnet.a", "-lstdc++", "-lm",
+               "-lpthread", "-o", "main"]  # fmt: skip
+    subprocess.run(command, cwd=folder, check=True)
+    given = b"".join(x.tobytes() for x in xs)
+    done = subprocess.run([folder / "main"], input=given, capture_output=True, check=True)
+    return [float(word) for word in done.stdout.split()]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", windows.BODY)
+def test_windows_go_on_in_graphs_of_the_callers(name: str, tmp_path: Path) -> None:
+    path, shape, held = windows.write(name, tmp_path)
+    done = windows.compiled(path, tmp_path, GPU)
+    xs = windows.inputs(shape)[:5]
+    ys, _ = windows.expected(path, xs, np.zeros(held, np.float32))
+    status, *found = captured(done.folder, xs, ys[0].size)
+    assert status == 0
+    np.testing.assert_allclose(found, np.ravel(ys), rtol=1e-5, atol=1e-5)
+
+
+def test_what_grows_goes_into_no_graph_of_the_callers(tmp_path: Path) -> None:
+    """It would be appended in the same place each time."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=1),
+        helper.make_node("ReduceSum", ["present"], ["y"], keepdims=0),
+    ]
+    model = save(nodes, {"past": [2, "p", 4], "x": [2, 1, 4]}, {"present": [2, "t", 4], "y": []},
+                 tmp_path / "m.onnx", [])  # fmt: skip
+    done = atc.compile(model, tmp_path / "net", input_shape="past:2,0~9,4;x:2,1,4",
+                       state="past:present", target=GPU)  # fmt: skip
+    assert captured(done.folder, [np.ones((2, 1, 4), np.float32)], 1) == [ERROR_GPU]
