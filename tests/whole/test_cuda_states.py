@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from cuda_cases import ORDERS
 from networks import save
-from onnx import helper
+from onnx import helper, numpy_helper
 from passes.canonical import test_slide_states as windows
 from projects import require
 from whole import test_states as states
@@ -190,3 +192,56 @@ def test_what_grows_goes_into_no_graph_of_the_callers(tmp_path: Path) -> None:
     done = atc.compile(model, tmp_path / "net", input_shape="past:2,0~9,4;x:2,1,4",
                        state="past:present", target=GPU)  # fmt: skip
     assert captured(done.folder, [np.ones((2, 1, 4), np.float32)], 1) == [ERROR_GPU]
+
+
+ROWS: dict[str, tuple[type, tuple[int, ...], int, int, bool]] = {
+    "many steps in a row": (np.float32, (1, 2, 3000), 2, 1, False),
+    "long steps, aligned": (np.float32, (1, 50, 100), 1, 3, False),
+    "long steps of bytes": (np.int8, (1, 70, 33), 1, 1, False),
+    "halves": (np.float16, (3, 9, 70), 2, 2, False),
+    "doubles, newest first": (np.float64, (1, 5, 1500), 2, 1, True),
+    "rows of bytes, newest first": (np.int8, (1, 90, 50), 1, 4, True),
+}  # fmt: skip
+"""Of windows the type, the shape, the axis along which they move, the step, what comes first."""
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_of_any_length_and_type_are_moved(
+    order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATC_EMULATED_ORDER", order)
+    nodes, inputs, outputs, constants = [], [], [], []
+    for k, (dtype, shape, axis, step, first) in enumerate(ROWS.values()):
+        type_ = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        new = [*shape[:axis], step, *shape[axis + 1 :]]
+        begin, end = (0, shape[axis]) if first else (-shape[axis], 1 << 40)
+        constants += [numpy_helper.from_array(np.array([n]), f"{name}{k}")
+                      for name, n in (("b", begin), ("e", end), ("a", axis))]  # fmt: skip
+        parts = [f"x{k}", f"s{k}"] if first else [f"s{k}", f"x{k}"]
+        nodes += [
+            helper.make_node("Concat", parts, [f"w{k}"], axis=axis),
+            helper.make_node("Slice", [f"w{k}", f"b{k}", f"e{k}", f"a{k}"], [f"t{k}"]),
+            helper.make_node("ReduceMax", [f"w{k}"], [f"y{k}"], keepdims=0),
+        ]
+        value = helper.make_tensor_value_info
+        inputs += [value(f"x{k}", type_, new), value(f"s{k}", type_, shape)]
+        outputs += [value(f"y{k}", type_, []), value(f"t{k}", type_, shape)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    done = atc.compile(tmp_path / "m.onnx", tmp_path / "net", target=GPU,
+                       state=";".join(f"s{k}:t{k}" for k in range(len(ROWS))))  # fmt: skip
+    assert moving(done) == ["MoveRows"]
+    random, kept = np.random.default_rng(0), [np.zeros(s, d) for d, s, *_ in ROWS.values()]
+    with atc.load(done.folder) as net:
+        for _ in range(5):
+            feed = {}
+            for k, (dtype, shape, axis, step, first) in enumerate(ROWS.values()):
+                new = (*shape[:axis], step, *shape[axis + 1 :])
+                x = feed[f"x{k}"] = random.integers(-100, 100, new).astype(dtype)
+                whole = np.concatenate([x, kept[k]] if first else [kept[k], x], axis)
+                at = range(shape[axis]) if first else range(step, step + shape[axis])
+                kept[k] = whole.take(at, axis)
+            net.run(feed)
+            assert net.save_state() == b"".join(each.tobytes() for each in kept)
