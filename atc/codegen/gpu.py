@@ -17,6 +17,7 @@ from atc.codegen.uses import Uses, extent_text, plus
 from atc.dims import Dim, max_value
 from atc.names import comment
 from atc.program.placement import Move, Placement, on_device, place
+from atc.program.states import memory_of
 from atc.program.steps import Call, Copy, Fork, Step, Wait, calls, swap_text
 
 Launched = Call | Fork | Copy | Wait
@@ -116,6 +117,7 @@ class _GpuWriter(StepWriter):
         }
         self.buffers = {program.base(v): k for v, k in self.arena.number.items()}
         self.outputs = {base: k for k, base in enumerate(program.output_bases)}
+        self.leads = {s.value: memory_of(program, s).lead for s in program.states}
 
     def groups(self) -> tuple[tuple[str, ...], ...]:
         """Return the C of all steps as one: what is moved, and what is replayed, spans several."""
@@ -288,7 +290,8 @@ class _GpuWriter(StepWriter):
         if base in self.program.inputs or base in self.outputs:
             return self._port(base, offset)
         if value in self.arena.number:
-            return self._placed("gpu->arena", self.arena.number[value], offset)
+            begin = self.leads.get(base, 0) + offset
+            return self._placed("gpu->arena", self.arena.number[value], begin)
         return plus("gpu->arena", self.arena.offsets[value])
 
     def _device_scratch(self, own: str) -> str:
@@ -355,7 +358,7 @@ class _GpuWriter(StepWriter):
         elif base in self.buffers:
             self.uses.arena = True
             device, host = (
-                self._placed(arena, self.buffers[base], move.begin)
+                self._placed(arena, self.buffers[base], self.leads.get(base, 0) + move.begin)
                 for arena in ("gpu->arena", "arena")
             )
         else:

@@ -6,7 +6,7 @@ hold: it is rounded where an operator makes it, and constants when compiling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -53,6 +53,8 @@ class Precision:
 
     policy: Policy | None = None
     wide: bool = False
+    states: Mapping[str, str] = field(default_factory=dict)
+    """The outputs that inputs become in the next run."""
     _kept: dict[str, DType] = field(default_factory=dict)
     _made: dict[tuple[Builder, str, DType], str] = field(default_factory=dict)
 
@@ -68,28 +70,30 @@ class Precision:
     def declare(self, builder: Builder, value: onnx_ir.Value, type_: TensorType) -> str:
         """Add an input of the graph; return the value that is read as it.
 
-        A cache that grows holds what a node appends to it, rounded then and not when it is read.
+        A state holds what a node made of it in the run before, or has appended to it: that is
+        rounded then, and not when it is read.
         """
         name = value.name or ""
-        growth = builder.caches.growths.get(name)
-        if growth is None:
-            return declare(builder, name, type_)
-        if self.widens(value):
+        grows = name in builder.caches.growths
+        if grows and self.widens(value):
             return declare(builder, name, replace(type_, dtype=DType.FLOAT))
-        past, kept = declare(builder, name, type_), self._appended(value, growth.output)
-        self._kept.update({past: kept} if kept else {})
-        return past
+        given = declare(builder, name, type_)
+        kept = self._kept_of(value, grows) if _is_float(builder, given) else None
+        self._kept.update({given: kept} if kept else {})
+        return given
 
-    def _appended(self, past: onnx_ir.Value, output: str) -> DType | None:
-        """Return the type that a node keeps of what it appends to a past, to make an output."""
-        outputs = () if past.graph is None else past.graph.outputs
-        present = next(v for v in outputs if v.name == output)
-        maker = present.producer()
-        if maker is None or self.policy is None or self.policy(maker).follows:
+    def _kept_of(self, state: onnx_ir.Value, grows: bool) -> DType | None:
+        """Return the type that a node keeps of what a state becomes; of what it appends."""
+        outputs = () if state.graph is None else state.graph.outputs
+        becomes = self.states.get(state.name or "")
+        following = next((v for v in outputs if v.name == becomes), None)
+        maker = None if following is None else following.producer()
+        if following is None or maker is None or self.policy is None or self.policy(maker).follows:
             return None
         storage = self.policy(maker)
-        read = _at(storage.inputs, maker.inputs.index(past)) if past in maker.inputs else None
-        return _at(storage.outputs, present.index() or 0) or read
+        reads = grows and state in maker.inputs
+        read = _at(storage.inputs, maker.inputs.index(state)) if reads else None
+        return _at(storage.outputs, following.index() or 0) or read
 
     def operands(
         self, node: onnx_ir.Node, inputs: tuple[str, ...], builder: Builder

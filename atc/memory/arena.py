@@ -236,10 +236,10 @@ def _io_buffers(
     end = max((e.lane.last if e.lane else e.step for e in events), default=0)
     found = []
     for name in program.inputs:
-        last = _life(uses[name])[1] if name in uses else 0
+        last = _whole_forks(uses[name])[1] if name in uses else 0
         found.append(Buffer(name, max_value(program.types[name].nbytes), 0, last, alignment))
     for name in dict.fromkeys(program.output_bases):
-        first = _life(uses[name])[0] if name in uses else 0
+        first = _whole_forks(uses[name])[0] if name in uses else 0
         found.append(Buffer(name, max_value(program.types[name].nbytes), first, end, alignment))
     return found
 
@@ -289,9 +289,13 @@ def _life(events: Sequence[Event]) -> tuple[int, int, Lane | None]:
     lane = events[0].lane
     if all(e.lane == lane for e in events):
         return events[0].step, events[-1].step, lane
+    return *_whole_forks(events), None
+
+
+def _whole_forks(events: Sequence[Event]) -> tuple[int, int]:
+    """Return when the first of events is, and the last; in a fork that is the whole of it."""
     first = min(e.lane.first if e.lane else e.step for e in events)
-    last = max(e.lane.last if e.lane else e.step for e in events)
-    return first, last, None
+    return first, max(e.lane.last if e.lane else e.step for e in events)
 
 
 def _packed(buffers: Sequence[Buffer], tries: int) -> MemoryPlan:

@@ -88,9 +88,6 @@ def _rewrite(rule: Rule, graph: Graph, outer: Mapping[str, Array]) -> Graph:
 EPILOGUE = "fuse_epilogue"
 """The pass whose rule depends on what else is skipped, and on where channels are."""
 
-OF_STATES = frozenset(("split_states", "slide_states"))
-"""Passes that let states move on in memory; on a GPU addresses never change."""
-
 PASSES: tuple[Pass, ...] = (
     # First: fewer nodes, truer reader counts.
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions),
@@ -236,7 +233,6 @@ def run_passes(
     passes = (*first, *PASSES, *layout_passes(width, layouts, storing))
     if device:
         passes = (*FIRST_DEVICE_PASSES, *passes, *DEVICE_PASSES)
-        skip |= OF_STATES
     for each in passes:
         if {each.name, each.switch} & skip:
             continue

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir
 
+from atc.adapt.states import states_of
 from atc.errors import AtcError, chain_text, one_line
 from atc.ir.graph import Graph
 from atc.lower import lower_model
@@ -22,9 +23,10 @@ def lowered(
     growths: Mapping[str, Growth] | None = None,
 ) -> Graph:  # fmt: skip
     """Lower a model; an error that names one of its nodes has that node's chain, if asked."""
+    precision = policy.precision(dict(states_of(model)))
     try:
         return lower_model(
-            model, options.model.name, report=report, precision=policy.precision, growths=growths
+            model, options.model.name, report=report, precision=precision, growths=growths
         )
     except AtcError as error:
         if options.record_computing_path:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir
 
@@ -93,14 +94,16 @@ class Policy:
     custom_nodes: Mapping[str, Storage] = field(default_factory=dict)
     custom_types: Mapping[str, Storage] = field(default_factory=dict)
 
-    @property
-    def precision(self) -> Precision | None:
-        """The state of a lowering under this policy, None where it changes nothing."""
+    def precision(self, states: Mapping[str, str] = MappingProxyType({})) -> Precision | None:
+        """Return the state of a lowering under this policy, None where it changes nothing.
+
+        `states` are the outputs that inputs become in the next run.
+        """
         if self.mode == "force_fp32":
             return Precision(wide=True)
         plain = MODES[self.mode] is None or self.mode == MIXED_BF16
         custom = self.custom_nodes or self.custom_types
-        return Precision(self.storage) if custom or not plain else None
+        return Precision(self.storage, states=states) if custom or not plain else None
 
     @property
     def epsilon(self) -> float:

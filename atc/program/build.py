@@ -20,7 +20,7 @@ from atc.ir.graph import Alias, Array, Graph, Node, TensorType, type_of
 from atc.ir.ops import If, Loop, Map, Reshape, SubView
 from atc.ir.ops.data import Concat
 from atc.ir.view import View
-from atc.program.cascade import Cascade, Stripe
+from atc.program.cascade import Cascade
 from atc.program.cuts import Range, views_of
 from atc.program.forks import ALONE, Workers, forked, part_of
 from atc.program.in_place import replaceable
@@ -31,7 +31,7 @@ from atc.program.partition import ESTIMATED, Slice, Worth, is_copy, partitions, 
 from atc.program.row_partition import rows_of_threads
 from atc.program.shared_in_run import shared_in_run
 from atc.program.shared_tables import share_tables
-from atc.program.states import carried
+from atc.program.states import carried, moved_back, moves_back
 from atc.program.steps import (
     Branch,
     Call,
@@ -45,6 +45,7 @@ from atc.program.steps import (
     base_of,
     calls,
     forked_steps,
+    rows_of,
     with_rows,
 )
 from atc.program.timeline import Timeline
@@ -84,9 +85,11 @@ def build_program(
     )
     steps = writer.scope(graph, graph.outputs)
     pairs = [(graph.inputs[i], graph.outputs[o]) for i, o in graph.states]
-    states = carried(graph, steps, writer.types, writer.storage, room=not target.bare)
+    states = carried(graph, steps, writer.types, writer.storage, target)
     for (_, result), state in zip(pairs, states, strict=True):
         steps += tuple(writer.carry(state, result))
+    steps += tuple(map(writer.move_back, moves_back(states, writer.types)))
+    states = tuple(map(moved_back, states))
     used, held = {a for c in calls(steps) for a in c.arguments}, dict(pairs)
     constants = {k: v for k, v in writer.constants.items() if k in used}
     return Program(
@@ -247,7 +250,8 @@ class _Writer:
         for k, operand in enumerate(node.inputs):
             size = self.types[operand].nbytes
             source = self._same(operand)
-            fits = size and source in made and source not in kept and _is_multiple(offset, unit)
+            aligned = not (is_dynamic(rest := offset % unit) or rest)
+            fits = size and source in made and source not in kept and aligned
             if fits and self.timeline.is_known(offset, source):
                 made.discard(source)
                 self._place(source, result, offset)
@@ -291,7 +295,7 @@ class _Writer:
         if in_rows is not None:
             striped, rows = in_rows
             call = self._call(node, replace(choice, candidate=striped))
-            return Parallel(node, tuple(_rows(call, choice, begin, end) for begin, end in rows))
+            return Parallel(node, tuple(rows_of(call, choice, begin, end) for begin, end in rows))
         if not cut:
             call = self._call(node, replace(choice, candidate=whole))
             return replace(call, chosen=candidate.label)
@@ -406,10 +410,18 @@ class _Writer:
         if size is not None or own != type_.size:  # as much as there is, where that changes
             type_ = TensorType(type_.dtype, (own if size is None else size,))
         op = Map((type_.size,), Input(type_.dtype, 0), (View((1,)),))
-        node = Node(op, (source,), (place,), ())
         types = {source: self.types[source], place: type_}
-        graph = Graph("copy", (source,), (place,), (node,), types)
-        return self._call(node, select(graph, self.target)[place])
+        return self._alone(Node(op, (source,), (place,), ()), types)
+
+    def move_back(self, node: Node) -> Call:
+        """Return the call that moves states back in their memory for the next run."""
+        for x, y in zip(node.inputs, node.outputs, strict=True):
+            self.types[y], self.storage[y] = self.types[x], x
+        return self._alone(node, self.types)
+
+    def _alone(self, node: Node, types: Mapping[str, TensorType]) -> Call:
+        graph = Graph("alone", node.inputs, node.outputs, (node,), types)
+        return self._call(node, select(graph, self.target)[node.outputs[0]])
 
     def _call(self, node: Node, choice: Choice) -> Call:
         source = self._render(choice.workload, choice.candidate)
@@ -436,15 +448,3 @@ class _Writer:
         if (key := (w, candidate.label)) not in self.rendered:
             self.rendered[key] = self.render(candidate, w, self.target)
         return self.rendered[key]
-
-
-def _rows(call: Call, choice: Choice, begin: int, end: int) -> CascadeLoop:
-    """Return a call of some rows of a result."""
-    rows = with_rows(call, choice, end - begin)
-    return CascadeLoop(call.node, (rows,), ((Stripe(begin, end, 0, 0),),))
-
-
-def _is_multiple(size: int, unit: int) -> bool:
-    """Return whether a size is known to be a multiple of `unit`."""
-    rest = size % unit
-    return not is_dynamic(rest) and rest == 0

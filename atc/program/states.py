@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
-from atc.ir.graph import Graph, Slide, TensorType
+from atc.backends.target import Target
+from atc.ir.graph import Graph, Node, Slide, TensorType
+from atc.ir.ops.data import MoveRows, RowsMoved
+from atc.ir.view import View, simplify_loops
 from atc.program.steps import (
     Call,
     Fork,
@@ -18,6 +21,12 @@ from atc.program.steps import (
     touched,
     walk,
 )
+
+ALIGNMENT = 64
+"""Bytes of which the begin of an anchored state's result is a multiple, as of any other value."""
+
+MOVED_AT_ONCE = 32
+"""States that one step moves back, at most."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +53,28 @@ class StateMemory:
         """The bytes of the state, as the model has it."""
         return self.run * prod(extent for extent, _ in self.loops)
 
+    @property
+    def whole(self) -> bool:
+        """Whether nothing else lies in it."""
+        return self.kept == self.size
+
 
 def memory_of(program: Program, state: State) -> StateMemory:
     """Return what a state's memory is like."""
     type_, slide = program.types[state.value], state.slide
     if slide is None:
         return StateMemory(type_.nbytes, type_.nbytes)
+    memory = _sliding(type_, slide, state.room)
+    if not state.anchored:
+        return memory
+    more = -memory.lead % ALIGNMENT
+    return replace(
+        memory, size=memory.size + more, lead=memory.lead + more, first=memory.first + more,
+        step=0, moved=0,
+    )  # fmt: skip
+
+
+def _sliding(type_: TensorType, slide: Slide, room: int) -> StateMemory:
     one = type_.dtype.itemsize
     step, whole = one * slide.step, type_.nbytes
     loops = [(n, one * stride) for n, stride in zip(slide.loops, slide.strides, strict=True)]
@@ -59,15 +84,42 @@ def memory_of(program: Program, state: State) -> StateMemory:
     outer, inner = [*[(1, 0)] * (2 - len(loops)), *loops]
     if step < 0:  # what is new comes before what is kept, and that may reach beyond the input
         kept = one + one * sum((n - 1) * k for n, k in zip(slide.loops, slide.strides, strict=True))
-        first, whole = state.room - step, max(whole, kept - step)
-        return StateMemory(
-            state.room + whole, run, (outer, inner), state.room, first, step, kept, state.room
-        )
+        first, whole = room - step, max(whole, kept - step)
+        return StateMemory(room + whole, run, (outer, inner), room, first, step, kept, room)
     lead = one * slide.behind
-    return StateMemory(
-        lead + whole + state.room, run, (outer, inner), lead, 0, step, lead + whole - step,
-        state.room,
-    )  # fmt: skip
+    size = lead + whole + room
+    return StateMemory(size, run, (outer, inner), lead, 0, step, lead + whole - step, room)
+
+
+def moves_back(states: Sequence[State], types: Mapping[str, TensorType]) -> Iterator[Node]:
+    """Yield the nodes that move back what a run keeps of anchored states, for the next one."""
+    every = [s for s in states if s.anchored]
+    for k in range(0, len(every), MOVED_AT_ONCE):
+        some = every[k : k + MOVED_AT_ONCE]
+        moves = tuple(_rows_moved(types[s.value], s.slide) for s in some if s.slide)
+        yield Node(MoveRows(moves), tuple(s.next for s in some), tuple(map(_place, some)), ())
+
+
+def moved_back(state: State) -> State:
+    """Return a state as the steps that move back those that are anchored leave it."""
+    if not state.anchored:
+        return state
+    return replace(state, next=_place(state), former=(*state.former, state.next))
+
+
+def _place(state: State) -> str:
+    return f"{state.value}#moved"
+
+
+def _rows_moved(type_: TensorType, slide: Slide) -> RowsMoved:
+    """Return where a state lies that slides: rows of it in those of its result."""
+    axes = sorted(zip(slide.strides, slide.loops, strict=True), reverse=True)
+    strides, extents = zip(*axes, strict=True) if axes else ((), ())
+    loops, (view,) = simplify_loops(extents, [View(strides)])
+    rows = [*zip(loops, view.strides, strict=True)]
+    length = rows.pop()[0] if rows and rows[-1][1] == 1 else 1
+    ((count, pitch),) = rows or [(1, type_.size)]
+    return RowsMoved(-slide.behind, count, pitch, length, slide.step)
 
 
 def state_type(program: Program, state: State) -> TensorType:
@@ -78,24 +130,28 @@ def state_type(program: Program, state: State) -> TensorType:
 
 def carried(
     graph: Graph, steps: Sequence[Step], types: Mapping[str, TensorType],
-    storage: Mapping[str, str], room: bool,
+    storage: Mapping[str, str], target: Target,
 ) -> tuple[State, ...]:  # fmt: skip
     """Return the states of a graph whose steps these are.
 
     The next value is the graph's result if that may be computed in the state's memory, else a copy
-    of it, made when all steps are done. Those that slide have `room` for some runs, or none.
+    of it, made when all steps are done. Those that slide have room for some runs, none on small
+    cores; on a GPU they are anchored, as all windows are moved by one launch, and graphs and what
+    is read 16 bytes at a time want addresses that don't change.
     """
     found = []
     for given, computed in graph.states:
         value, result = graph.inputs[given], graph.outputs[computed]
         slide = graph.slides.get(value)
-        space = _room(types[value], slide) if room and slide else 0
+        fixed = target.bare or bool(target.device)
+        space = _room(types[value], slide) if slide and not fixed else 0
         former: tuple[str, ...] = ()
         if may_replace(value, result, steps, types, storage):
             former = _former(value, result, steps, types, storage, graph.outputs)
         else:
             result = f"{value}#next"
-        found.append(State(value, result, former, slide, space))
+        anchored = slide is not None and bool(target.device)
+        found.append(State(value, result, former, slide, space, anchored))
     return tuple(found)
 
 

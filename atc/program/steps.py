@@ -147,6 +147,12 @@ class CascadeLoop:
     overwrite that; see `Cascade.lead`."""
 
 
+def rows_of(call: Call, choice: Choice, begin: int, end: int) -> CascadeLoop:
+    """Return a call of some rows of the result that its kernel was chosen for."""
+    rows = with_rows(call, choice, end - begin)
+    return CascadeLoop(call.node, (rows,), ((Stripe(begin, end, 0, 0),),))
+
+
 @dataclass(frozen=True)
 class Parallel:
     """Tasks that threads may run at the same time: slices of a node's work, or of a cascade's."""
@@ -199,7 +205,8 @@ class State:
     """Memory that lasts from run to run: a run finds `value` in it and leaves `next` there.
 
     Results of a run may lie there before: `former` ones, each of which the one behind replaces in
-    place. One that slides moves on after each run, as long as there is `room`, in bytes, behind it.
+    place. One that slides moves on after each run, as long as there is `room`, in bytes, behind it;
+    or it is `anchored`: the program's last steps move it back, and addresses never change.
     """
 
     value: str
@@ -207,6 +214,7 @@ class State:
     former: tuple[str, ...] = ()
     slide: Slide | None = None
     room: int = 0
+    anchored: bool = False
 
 
 def base_of(value: str, storage: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from projects import build_shared, emit_model, write_project
@@ -20,7 +21,8 @@ from atc.memory.check import check_stack
 from atc.memory.planner import Buffer, plan_arena, plan_no_reuse
 from atc.passes import run_passes
 from atc.program.build import build_program
-from atc.program.steps import Program, calls
+from atc.program.forks import Workers
+from atc.program.steps import Fork, Program, calls
 from atc.runtime.network import Network
 from atc.select.select import select
 from support import compile_graph
@@ -211,3 +213,23 @@ def test_branches_that_meet_are_found(seed: int) -> None:
         for a in spans for b in spans if a[0].begin < a[0].end and b[0].begin < b[0].end
     )  # fmt: skip
     assert (_meeting(spans) is not None) is meet
+
+
+def test_an_output_has_no_room_that_another_branch_reads_an_input_in() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[2, 300] x, float[2, 300] z) => (float[2, 300] y, float[2, 300] w) {
+        a = Exp(x)
+        t = Softmax(a)
+        b = Neg(z)
+        c = Softmax(b)
+        y = LpNormalization(c)
+        w = Add(y, z)
+        v = Add(t, w)
+    }"""
+    text = text.replace("float[2, 300] w)", "float[2, 300] v)")
+    graph = run_passes(compile_graph(onnx.parser.parse_model(text)))
+    program = build_program(
+        graph, select(graph, TARGET), TARGET, workers=Workers(2, always=True)
+    )
+    assert any(isinstance(step, Fork) for step in program.steps)
+    plan_memory(program, io=True)  # which is audited

@@ -118,7 +118,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[A
     policies = {mode: read_policy(mode, None, None, None) for mode in MODES}
     for name, (mode, option, text, _) in FILES.items():
         policies[name] = policy_of(mode, option, text, tmp_path_factory.mktemp("p"))
-    graphs = [lower_model(net(), "t.onnx", precision=p.precision) for p in policies.values()]
+    graphs = [lower_model(net(), "t.onnx", precision=p.precision()) for p in policies.values()]
     runners = dict(zip(policies, compile_models(graphs), strict=True))
 
     def run(name: str) -> list[Array]:
@@ -162,7 +162,7 @@ def test_a_model_in_half_precision_computes_in_float_throughout() -> None:
         [numpy_helper.from_array(w, "w")],
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    precision = read_policy("force_fp32", None, None, None).precision
+    precision = read_policy("force_fp32", None, None, None).precision()
     lowered = lower_model(onnx_ir.from_proto(proto), "t.onnx", precision=precision)
     (net_,) = compile_models([lowered])
     assert isinstance(net_, Runner), net_
@@ -185,7 +185,7 @@ def test_what_only_picks_values_rounds_nothing_again() -> None:
         [numpy_helper.from_array(W, "w")],
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    precision = read_policy("force_fp16", None, None, None).precision
+    precision = read_policy("force_fp16", None, None, None).precision()
     lowered = lower_model(onnx_ir.from_proto(proto), "t.onnx", precision=precision)
     rounded = [n for n in lowered.nodes if "Cast<f16>" in op_text(n.op)]
     assert len(rounded) == 3  # x, the product and the sigmoid

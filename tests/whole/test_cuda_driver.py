@@ -25,6 +25,7 @@ from cuda_networks import (
 from dynamic_models import floats
 from networks import training_net
 from own_process import in_own_process
+from passes.canonical import test_slide_states as windows
 from product_cases import F32, needs_nvcc
 from strict_driver import build_driver, drive
 from whole.test_cuda import towers_model
@@ -53,6 +54,11 @@ def large(dtype: Any) -> Sequence[Feed]:
 def gradients() -> onnx.ModelProto:
     with TemporaryDirectory() as folder:
         return onnx.load(training_net(Path(folder, "step.onnx"), (64,) * 9))
+
+
+def window() -> onnx.ModelProto:
+    with TemporaryDirectory() as folder:
+        return onnx.load(windows.write("rows before rows", Path(folder))[0])
 
 
 IMAGES = [{"x": floats(32, 32, 16, 16)}]
@@ -88,6 +94,9 @@ CASES = {
     ),
     "a state": Case(
         state_beside_a_text, [{"x": floats(2, 200)}], captured=False, options={"state": "s:t"}
+    ),
+    "a window": Case(
+        window, [{"x": floats(2, 6)}], ("cuda_move_rows",), options={"state": "s:t"}
     ),
     "timed": Case(image_model, IMAGES, captured=False, options={"profile": True}),
     "swaps": Case(

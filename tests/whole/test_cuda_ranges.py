@@ -93,7 +93,8 @@ def test_caches_grow_on_the_device(
     name: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATC_EMULATED_ORDER", order)
-    growing.compiled(name, tmp_path, target="cuda-emulated")
+    done = growing.compiled(name, tmp_path, target="cuda-emulated")
+    assert {s.value: s.next for s in done.program.states} == dict(growing.decoder(name).caches)
     net = load(tmp_path / "net")
     for prompt in (growing.PROMPT, 1):
         growing.check(net, [*growing.calls(name, prompt)])

@@ -362,7 +362,10 @@ def test_a_library_for_several_targets(tmp_path: Path) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("mode", ["", "force_fp32"])
 @pytest.mark.parametrize("code", ["FLOAT", "FLOAT16", "BFLOAT16", "INT8"])
-def test_caches_are_kept_in_the_models_type(code: str, mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["c99", pytest.param("cuda-emulated", marks=pytest.mark.slow)])
+def test_caches_are_kept_in_the_models_type(
+    target: str, code: str, mode: str, tmp_path: Path
+) -> None:
     """Except where no value may be of 16 bits."""
     type_ = getattr(TensorProto, code)
     nodes = [
@@ -380,8 +383,9 @@ def test_caches_are_kept_in_the_models_type(code: str, mode: str, tmp_path: Path
          helper.make_tensor_value_info("present", type_, None)],
     )  # fmt: skip
     onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
-    done = atc.compile(tmp_path / "m.onnx", tmp_path / "net", target="c99", precision_mode=mode,
+    done = atc.compile(tmp_path / "m.onnx", tmp_path / "net", target=target, precision_mode=mode,
                        state="auto", input_shape="q:2,1~2,3;x:2,3,1~3;past:2,3,0~8")  # fmt: skip
+    assert [s.next for s in done.program.states] == ["present"]  # it is written where it lies
     dtype = helper.tensor_dtype_to_np_dtype(type_)
     held_as = np.dtype(np.float32) if mode and code != "INT8" else dtype
     assert done.program.types["past"].nbytes == 2 * 3 * 8 * held_as.itemsize

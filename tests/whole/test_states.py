@@ -113,6 +113,18 @@ CASES = {
         {"y": [1, 1, 1, 8], "h2": [1, 1, 8], "c2": [1, 1, 8]}, (("h", "h2"), ("c", "c2")),
         (weights("w", 1, 32, 4), weights("r", 1, 32, 8), weights("b", 1, 64)),
     ),
+    "layers of lstm": Case(
+        [node("Split", "h", "h0 h1", axis=0),
+         node("Split", "c", "c0 c1", axis=0),
+         node("LSTM", "x w r b none h0 c0", "z h2 c2", hidden_size=8),
+         node("Squeeze", "z one", "z1"),
+         node("LSTM", "z1 v r b none h1 c1", "y h3 c3", hidden_size=8),
+         node("Concat", "h2 h3", "hn", axis=0), node("Concat", "c2 c3", "cn", axis=0)],
+        {"x": [1, 1, 4], "h": [2, 1, 8], "c": [2, 1, 8]},
+        {"y": [1, 1, 1, 8], "hn": [2, 1, 8], "cn": [2, 1, 8]}, (("h", "hn"), ("c", "cn")),
+        (weights("w", 1, 32, 4), weights("v", 1, 32, 8), weights("r", 1, 32, 8),
+         weights("b", 1, 64), constant("one", np.array([1]))),
+    ),
     "row of a cache": Case(
         [node("ScatterND", "s at x", "t"), node("ReduceSum", "t axes", "y", keepdims=0),
          node("Add", "n one", "n2")],
@@ -160,7 +172,7 @@ def _lstm(case: Case) -> Case:
     return replace(case, nodes=nodes)
 
 
-CASES["lstm"] = _lstm(CASES["lstm"])
+CASES |= {name: _lstm(CASES[name]) for name in ("lstm", "layers of lstm")}
 RUNS = 4
 
 
@@ -266,6 +278,17 @@ def _lstm_of(units: int) -> Case:
         (weights("w", 1, 4 * units, 4), weights("r", 1, 4 * units, units),
          weights("b", 1, 8 * units)),
     ))  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["c99", "cuda-emulated"])
+def test_layers_whose_states_are_stacked_replace_them_where_they_lie(
+    target: str, tmp_path: Path
+) -> None:
+    done = compiled(CASES["layers of lstm"], tmp_path, target=target)
+    assert {s.value: s.next for s in done.program.states} == {
+        "h.0": "h2", "h.1": "h3", "c.0": "c2", "c.1": "c3"
+    }  # fmt: skip
+    assert {c.node.op.kind for c in calls(done.program.steps)} == {"MatMul", "Recurrent"}
 
 
 @pytest.mark.parametrize(("threads", "units"), [(1, 8), (2, 512)])

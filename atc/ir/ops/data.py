@@ -155,6 +155,42 @@ class Scatter(Op):
 
 
 @dataclass(frozen=True)
+class RowsMoved:
+    """Rows of elements that move by a step: y[begin + pitch r + i] = x[begin + pitch r + i + step].
+
+    r counts the `rows`, i the elements of one, `length`. A row's elements move to places that are
+    its own before or after; `begin` may lie before the tensor.
+    """
+
+    begin: int
+    rows: int
+    pitch: int
+    length: int
+    step: int
+
+
+@dataclass(frozen=True)
+class MoveRows(Op):
+    """y_k is x_k with rows moved by `moves[k]`, where x_k lies; nothing else of it is kept.
+
+    Windows over what came last are moved back so, for the next run.
+    """
+
+    moves: tuple[RowsMoved, ...]
+
+    def check(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> None:
+        """Rows are read inside of their operand, and don't reach into each other."""
+        require(len(inputs) == len(outputs) == len(self.moves), f"{len(self.moves)} moves")
+        for x, y, m in zip(inputs, outputs, self.moves, strict=True):
+            require(x is not None and x == y, f"{x} -> {y}")
+            first = m.begin + m.step
+            last = first + m.pitch * (m.rows - 1) + m.length - 1
+            require(first >= 0 and x is not None and last < x.size, f"{m} leaves {x}")
+            apart = m.rows == 1 or m.length + abs(m.step) <= m.pitch
+            require(min(m.rows, m.length) > 0 != m.step and apart, f"{m}")
+
+
+@dataclass(frozen=True)
 class Cumulate(Op):
     """Running Sum or Prod along the middle of [outer, axis, inner].  ONNX CumSum-14, CumProd-26.
 

@@ -1,6 +1,7 @@
-"""Windows over what came last, of several layers, that were stacked in one state are states again.
+"""States of several layers that were stacked in one are states again.
 
-Each layer reads and replaces a part of it. Apart, each may move on in its memory.
+Each layer reads and replaces a part of it. Apart, a window over what came last may move on in its
+memory, and a recurrent layer replaces its state where that lies.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from math import prod
 from atc.dims import is_dynamic
 from atc.ir.expr import Input
 from atc.ir.graph import Array, Graph, Node, TensorType, prune, reads
-from atc.ir.ops import Map, Reshape
+from atc.ir.ops import Map, Recurrent, Reshape
 from atc.ir.ops.data import Concat
 from atc.ir.view import addresses, affine_table, dense
 from atc.passes.canonical.join_parts import join_parts
-from atc.passes.canonical.movements import movement_of, part_of, source_of
+from atc.passes.canonical.movements import movement_of, part_of, source_of, whole_of
 from atc.passes.rewriting import fresh_name
 
 
@@ -31,7 +32,7 @@ class _Stack:
 
 
 def split_states(graph: Graph, outer: Mapping[str, Array]) -> Graph:
-    """Make a state of each part of those whose parts are windows, joined at the end.
+    """Make a state of each part of those whose parts are windows or recurrent layers' states.
 
     Others are better together: their parts are computed side by side, and replace all at once.
     """
@@ -62,8 +63,11 @@ def _stack(graph: Graph, number: int) -> _Stack | None:
         if part is None:
             return None
         readers[node.outputs[0]] = part
-    windows = (_keeps_some(made, value, state) for value in joined.inputs)
-    return _Stack(number, joined, readers) if readers and all(windows) else None
+    apart = all(
+        _keeps_some(made, value, state) or _is_of_a_layer(made, value, k, readers)
+        for k, value in enumerate(joined.inputs)
+    )
+    return _Stack(number, joined, readers) if readers and apart else None
 
 
 def _keeps_some(made: Mapping[str, Node], value: str, state: str) -> bool:
@@ -73,6 +77,18 @@ def _keeps_some(made: Mapping[str, Node], value: str, state: str) -> bool:
         return False
     ends = {source_of(made, joined.inputs[k])[1] for k in (0, -1)}
     return state in ends or all(_keeps_some(made, each, state) for each in joined.inputs)
+
+
+def _is_of_a_layer(
+    made: Mapping[str, Node], value: str, part: int, readers: Mapping[str, tuple[int, Map]]
+) -> bool:
+    """Return whether a value is what becomes of a part of the state in a recurrent layer."""
+    value = whole_of(made, value)
+    layer = made.get(value)
+    if layer is None or not isinstance(layer.op, Recurrent):
+        return False
+    before = layer.inputs[4:][layer.outputs.index(value) :][:1]  # h, or c
+    return any(readers.get(whole_of(made, each), (-1,))[0] == part for each in before)
 
 
 def _readers(graph: Graph, value: str) -> Iterator[Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from atc.backends.cuda.kernel import RowKernel, grid, unravel
 from atc.backends.cuda.products.tiles import multiply_add
@@ -48,6 +48,11 @@ class RecurrentBlocks(RowKernel[Recurrent]):
     def scratch(self, w: Workload[Recurrent], params: Params, target: Target) -> int:
         """Return the bytes of all blocks."""
         return self.launch(w, params, target).blocks * self._block_bytes(w)
+
+    def overwrites(self, w: Workload[Recurrent], params: Params) -> Mapping[int, tuple[int, ...]]:
+        """Let states be replaced where they lie: a row's are its block's alone."""
+        places = {0: 4, 1: 5} if w.op.has_memory else {0: 4}
+        return {k: (i,) for k, i in places.items() if w.inputs[i] is not None}
 
     def values(self, w: Workload[Recurrent], params: Params, target: Target) -> dict[str, object]:
         """Addresses of the operands, and each direction's formulas."""

@@ -624,6 +624,12 @@ int gpu_follow(gpu_state *state, CUstream stream)
   return capturing || driver->stream_wait_event(stream, state->marked, 0) == CUDA_SUCCESS;
 }
 
+int gpu_is_captured(gpu_state *state, CUstream stream)
+{
+  int capturing = 0;
+  return state->shared->driver.stream_capturing(stream, &capturing) != CUDA_SUCCESS || capturing;
+}
+
 int gpu_wait(gpu_state *state, CUstream stream)
 {
   return state->shared->driver.stream_wait(stream) == CUDA_SUCCESS;

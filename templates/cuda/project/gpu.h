@@ -25,6 +25,7 @@
 #define gpu_clear GPU_OWN(gpu_clear)
 #define gpu_follow GPU_OWN(gpu_follow)
 #define gpu_mark GPU_OWN(gpu_mark)
+#define gpu_is_captured GPU_OWN(gpu_is_captured)
 #define gpu_swap_out GPU_OWN(gpu_swap_out)
 #define gpu_swap_in GPU_OWN(gpu_swap_in)
 #define gpu_swapped GPU_OWN(gpu_swapped)
@@ -216,5 +217,8 @@ unsigned char *gpu_mirror(gpu_state *state, CUstream stream);
  * are left alone. Return 0 where it fails. */
 int gpu_mark(gpu_state *state, CUstream stream);
 int gpu_follow(gpu_state *state, CUstream stream);
+
+/* Whether a stream is being captured, or doesn't say. */
+int gpu_is_captured(gpu_state *state, CUstream stream);
 
 #endif

@@ -295,3 +295,21 @@ def test_what_is_mostly_new_is_computed_in_place(
     path, *_ = write(name, tmp_path)
     (state,) = compiled(path, tmp_path).program.states
     assert state.slide is None
+
+
+@pytest.mark.parametrize("target", ["c99", pytest.param("cuda-emulated", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["force_fp16", "allow_mix_precision"])
+def test_windows_of_values_that_are_rounded_slide(mode: str, target: str, tmp_path: Path) -> None:
+    """They are rounded when they are made, and not anew in each run."""
+    path, shape, held = write("a frame behind frames, channels first", tmp_path)
+    done = compiled(path, tmp_path, target, precision_mode=mode)
+    (state,) = done.program.states
+    assert state.slide is not None
+    xs = inputs(shape)
+    ys, _ = expected(path, xs, np.zeros(held, np.float32))
+    with atc.load(done.folder) as net:
+        found = [net(x) for x in xs]
+        kept = np.frombuffer(net.save_state(), np.float32)
+    np.testing.assert_allclose(found, ys, rtol=1e-2, atol=1e-2)
+    rounded = kept.astype(np.float16).astype(np.float32)
+    assert np.array_equal(kept, rounded) or mode != "force_fp16"
