@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_program import VECTOR_TARGETS, Call, run_calls, vector_target
+from matmul_workloads import counted_rows
 from numpy.typing import NDArray
 
 from atc.backends.cpu.matmul.int8 import MatMulBytes
 from atc.backends.cpu.matmul.portable import MatMulRows
 from atc.backends.kernel import Candidate, Workload
+from atc.backends.kernel_source import render_kernel
+from atc.backends.machines import MACHINES
 from atc.ir.expr import Expr, Input, call, cast, const
 from atc.ir.graph import DType, type_of
 from atc.ir.ops import Epilogue, MatMul
@@ -170,6 +173,27 @@ def test_tiles_give_the_bits_of_the_portable_kernel(name: str) -> None:
         labels, tuned, found[: len(plain)], found[len(plain) :], strict=True
     ):
         np.testing.assert_array_equal(got, want, err_msg=f"{label}: {c}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["x86-64-avx512-vnni", *VECTOR_TARGETS, "x86-64-sse2"])
+def test_tiles_ask_for_weights_that_are_far_away(name: str) -> None:
+    """Of rows that are known, one tile of them among others, and of those that the run counts."""
+    target, kernel = replace(vector_target(name), machine=MACHINES["zen3"]), MatMulBytes()
+    plain, tuned = [], []
+    for m in (5, 13, 50):
+        w, arrays = prepared(Case(m, 310, 1030, zeros=(3, 0)))
+        (params, *_) = kernel.parameters(w, target)
+        text = render_kernel(Candidate(kernel, params), w, target).text
+        assert ("v_prefetch_l2(" in text) == (target.arch == "x86-64" and params.phases == 1)
+        counted = counted_rows(w, 60)
+        plain.append(Call(MatMulRows(), {}, w, arrays))
+        tuned += [Call(kernel, params, w, arrays),
+                  Call(kernel, kernel.parameters(counted, target)[0], counted, arrays)]  # fmt: skip
+    found = run_calls([*plain, *tuned], target)
+    for k, (got,) in enumerate(found[len(plain) :]):
+        (want,) = found[k // 2]
+        np.testing.assert_array_equal(got[: len(want)], want, err_msg=str(tuned[k]))
 
 
 @pytest.mark.parametrize("m", [1, 48])

@@ -269,8 +269,8 @@ def test_bigger_products_cost_more(target: str, kernel: AnyKernel) -> None:
 def test_few_rows_stay_in_vectors(precisions: Sequence[str], rows: set[int]) -> None:
     """A tile product takes as long for few rows as for 16, and vectors read weights faster.
 
-    Those multiply pairs of bfloat16 so slowly, and floats are twice as many bytes, that tiles may be
-    faster for 8 rows.
+    Those multiply pairs of bfloat16 so slowly, and floats are twice as many bytes, that tiles may
+    be faster for 8 rows.
     """
     record, limits = get_target("x86-64-amx"), Limits(precisions=frozenset(precisions))
     for n, k in ((768, 768), (1000, 2048), (4096, 4096)):
