@@ -30,7 +30,7 @@ from atc.backends.render.vector_expr import LOADS, ROUNDED, lanes
 from atc.backends.target import Target
 from atc.ir.ops import ConvBlocked
 
-ROW_BLOCK = 2 / 3
+ROW_BLOCK = 1 / 3
 """Part of the first-level cache of a block of rows, if the weights stay in the second."""
 LARGE = 1 / 4
 """Part of the second-level cache that one may take whose rows are reread, by the next block, or
@@ -42,8 +42,9 @@ SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
 LITTLE = 1 / 16
 """Part of the second-level cache that it may always take; `LARGE` with a panel of weights."""
-WIDENING, FARTHER = 2.0, 5.0
-"""Cycles to widen a vector of x and store it, in the first cache or beyond it."""
+WIDENING, FARTHER, NEAR = 3.0, 5.0, 1 / 2
+"""Cycles to widen a vector of x and store it, in the first cache or beyond it, and the part of the
+first cache that a block of rows may be to stay there."""
 
 
 class ConvHalves(ConvDirect):
@@ -119,7 +120,7 @@ class ConvHalves(ConvDirect):
         rows = blocks * g.x_rows if params.rb else g.rows.size
         read = g.planes * rows * g.cols.size * g.in_pixel / g.block
         far = reread if weights > BESIDE * machine.l2.size else 0.0
-        widened = read * (WIDENING if image_bytes(g) <= machine.l1.size else FARTHER)
+        widened = read * (WIDENING if image_bytes(g) <= NEAR * machine.l1.size else FARTHER)
         return g.batch * (g.supers * tiles + widened + copies + far)
 
 
