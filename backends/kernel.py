@@ -128,6 +128,11 @@ def weight_type(w: Workload) -> TensorType | None:
     return weights if mixed and weights is not None and weights.dtype.is_half else None
 
 
+def rounded_type(w: Workload) -> DType | None:
+    """Return the type to which a convolution rounds its operand's floats; None: it doesn't."""
+    return w.op.rounds if isinstance(w.op, ConvBlocked) else None
+
+
 @dataclass(frozen=True)
 class WorkSplit:
     """Work-sharing of a call by threads: in so many parts, so many times.
@@ -242,6 +247,8 @@ class Kernel(Generic[OpT, ParamsT]):
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     accepts_16_bit_weights: ClassVar[bool] = False
     """Whether input 1, floats else, may be constants of 16 bits; see `weight_type`."""
+    rounds_operands: ClassVar[bool] = False
+    """Whether input 0 of a ConvBlocked may be floats that are to be rounded to 16 bits."""
     fallible: ClassVar[tuple[str, ...]] = ()
     """Which of FAILURES its C function returns for data that it can't take; the run then ends."""
 

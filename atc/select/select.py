@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from atc.backends.catalogue import kernels_for
-from atc.backends.kernel import AnyKernel, Candidate, Workload, weight_type, workload_of
+from atc.backends.kernel import (
+    AnyKernel,
+    Candidate,
+    Workload,
+    rounded_type,
+    weight_type,
+    workload_of,
+)
 from atc.backends.target import Target, on_host
 from atc.dims import concrete, is_dynamic, max_value, upper_bound
 from atc.errors import UnsupportedError
@@ -188,6 +195,7 @@ def _considered(
         if isinstance(w.op, kernel.op)
         and kernel.supports_extents(w)
         and (kernel.accepts_16_bit_weights or weight_type(w) is None)
+        and (kernel.rounds_operands or rounded_type(w) is None)
         and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]

@@ -1,7 +1,7 @@
 """The memory that a graph's values and kernels' scratch take at a time, before it is planned.
 
-Values that are parts of others, or overwrite an operand, take none of their own. Those that cascades
-of convolutions will hold few rows of count for as much as such rows may take.
+Values that are parts of others, or overwrite an operand, take none of their own. Of those that
+pass through cascades of calls only some rows are held.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Rows = tuple[DType, int]
 
 @dataclass
 class HeldMemory:
-    """When the values of a graph are held: from the node that begins to make them to the last
-    that reads them. Of values of more than `near` bytes cascades hold rows: `rows` has the type of
-    such a value and their bytes then."""
+    """The times at which the values of a graph are held: from the node that begins to make them to
+    the last that reads them. Of values of more than `near` bytes cascades hold rows: `rows` has the
+    type of such a value and their bytes then."""
 
     graph: Graph
     near: int = 0

@@ -258,6 +258,13 @@ class State:
         found = (self._kernel_cost(node, self.types) for node in self.touched(group))
         return sum(cost.cycles or 0.0 for cost in found if cost is not None)
 
+    def is_cheaper(self, node: Node, other: Node, cycles: float) -> bool:
+        """Return whether vectors compute a node, by less than so many cycles more than another."""
+        new, old = self._kernel_cost(node, self.types), self._kernel_cost(other, self.types)
+        if new is None or not new.vectors or old is None:
+            return False
+        return (new.cycles or 0.0) < (old.cycles or 0.0) + cycles
+
     def scratch(self, node: Node) -> int:
         """Return the bytes that a node's kernel needs beside, for values as they are stored."""
         cost = self._kernel_cost(node, self.types)

@@ -40,6 +40,9 @@ CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 WORTH = 0.12
 """Part of the time of the nodes that make and read a value that half of its memory may cost."""
 
+AFAR = 8.0
+"""Bytes per cycle at which a node passes over an image only to round it, that comes from afar."""
+
 
 def store_exact(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
     """Store in 16 bits all values that lose nothing by it, where that costs little time."""
@@ -64,7 +67,8 @@ def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DT
             state.types = state.narrowed(group)
             narrow.append(group)
     _widen_where_there_is_room(state, narrow)
-    return _rounded_by_resampling(without_copies(state.stored()), half)
+    stored = _rounded_by_resampling(without_copies(state.stored()), half)
+    return _rounded_by_convolutions(stored, outer, storing, half)
 
 
 def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) -> None:
@@ -119,6 +123,36 @@ def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
         for n in graph.nodes if results.keys().isdisjoint(n.inputs)
     )  # fmt: skip
     return replace(graph, nodes=tuple(nodes))
+
+
+def _rounded_by_convolutions(
+    graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DType
+) -> Graph:
+    """Return the graph without nodes that only rounded what one convolution reads, which rounds it
+    as it reads it then: such is the image that a network is given."""
+    state = State(graph, outer, storing, dict(graph.types), half)
+    rounded = cast(Input(DType.FLOAT, 0), half)
+    exprs = (rounded, cast(rounded, DType.FLOAT))
+    replaced: dict[str, Node] = {}
+    for node in graph.nodes:
+        maker = state.makers.get(node.inputs[0]) if isinstance(node.op, ConvBlocked) else None
+        if maker is None or not isinstance(maker.op, Map) or maker.op.expr not in exprs:
+            continue
+        name, x = maker.outputs[0], graph.types[maker.inputs[0]]
+        alone = [*reads(node)].count(name) == 1 and state.readers[name] == [node]
+        same = x.shape == graph.types[name].shape and _is_whole(graph, maker)
+        if not alone or not same or name in graph.ends:
+            continue
+        assert isinstance(node.op, ConvBlocked)
+        rounding = replace(
+            node, op=replace(node.op, rounds=half), inputs=(maker.inputs[0], *node.inputs[1:])
+        )
+        if state.is_cheaper(rounding, node, (x.nbytes + graph.types[name].nbytes) / AFAR):
+            replaced |= {name: maker, node.outputs[0]: rounding}
+    return replace(graph, nodes=tuple(
+        replaced.get(n.outputs[0], n) if n.outputs else n for n in graph.nodes
+        if not n.outputs or replaced.get(n.outputs[0]) is not n
+    ))  # fmt: skip
 
 
 def _exact_values(graph: Graph, half: DType) -> frozenset[str]:
