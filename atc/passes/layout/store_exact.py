@@ -76,7 +76,7 @@ def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) 
     that is held at a time as it is; first of those that cost most.
 
     At first those that take no more memory so where they are held, as values in stripes may, by
-    which there may be less at most.
+    which there may be less at most; that may cost as much time as halves may.
     """
     if not narrow:
         return
@@ -88,12 +88,14 @@ def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) 
     for locally in (True, False):
         losses = {g: -state.gain_of_narrow(g) for g in narrow if state.is_narrow(g)}
         for group in sorted(losses, key=lambda g: -losses[g]):
-            if state.gain_of_narrow(group) >= 0:
-                continue
-            before, wide = state.types, state.widened(group)
+            gain, before, wide = state.gain_of_narrow(group), state.types, state.widened(group)
             touched = [places[id(n)] for n in state.touched(group)]
             where = {*held.while_held(group), *touched}
             limit = held.during(where, before, scratch) if locally else most
+            if gain >= 0:
+                if not locally or limit < most or gain > WORTH * state.cycles(group):
+                    continue
+                limit -= 1
             state.types, trial = wide, [*scratch]
             for k in touched:
                 trial[k] = state.scratch(nodes[k])

@@ -43,9 +43,9 @@ SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
 LITTLE = 1 / 16
 """Part of the second-level cache that it may always take; `LARGE` with a panel of weights."""
-WIDENING, FARTHER, NEAR = 3.0, 5.0, 1 / 2
-"""Cycles to widen a vector of x and store it, in the first cache or beyond it, and the part of the
-first cache that a block of rows may be to stay there."""
+WIDENING, FARTHER, NEAR, WIDE_BYTES = 2.5, 4.5, 1 / 2, 64
+"""Cycles to widen a vector of x of so many bytes and store it, in the first cache or beyond it, and
+the part of the first cache that a block of rows may be to stay there."""
 ROUNDING = 1.0
 """Cycles more where x are floats to be rounded."""
 OVERLAP = 1 / 8
@@ -134,6 +134,7 @@ class ConvHalves(ConvDirect):
         rows = blocks * g.x_rows if params.rb else g.rows.size
         read = g.planes * rows * g.cols.size * g.in_pixel / g.block
         each = WIDENING if image_bytes(g) <= NEAR * machine.l1.size else FARTHER
+        each *= max(1 / 2, 4 * g.block / WIDE_BYTES)
         far = reread if weights > BESIDE * machine.l2.size else 0.0
         widened = read * (each + ROUNDING * (w.op.rounds is not None))
         return g.batch * (g.supers * tiles + widened + copies + far)
