@@ -128,11 +128,6 @@ def weight_type(w: Workload) -> TensorType | None:
     return weights if mixed and weights is not None and weights.dtype.is_half else None
 
 
-def rounded_type(w: Workload) -> DType | None:
-    """Return the type to which a convolution rounds its operand's floats; None: it doesn't."""
-    return w.op.rounds if isinstance(w.op, ConvBlocked) else None
-
-
 @dataclass(frozen=True)
 class WorkSplit:
     """Work-sharing of a call by threads: in so many parts, so many times.

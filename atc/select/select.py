@@ -7,19 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from atc.backends.catalogue import kernels_for
-from atc.backends.kernel import (
-    AnyKernel,
-    Candidate,
-    Workload,
-    rounded_type,
-    weight_type,
-    workload_of,
-)
+from atc.backends.kernel import AnyKernel, Candidate, Workload, weight_type, workload_of
 from atc.backends.target import Target, on_host
 from atc.dims import concrete, is_dynamic, max_value, upper_bound
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
-from atc.ir.ops import Reshape, SubView
+from atc.ir.ops import ConvBlocked, Reshape, SubView
 from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced, workspace_overhead
 
 
@@ -195,7 +188,7 @@ def _considered(
         if isinstance(w.op, kernel.op)
         and kernel.supports_extents(w)
         and (kernel.accepts_16_bit_weights or weight_type(w) is None)
-        and (kernel.rounds_operands or rounded_type(w) is None)
+        and (kernel.rounds_operands or not _rounds_operand(w))
         and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]
@@ -217,6 +210,10 @@ def _considered(
         excluded |= {label: f"needs {need} bytes of workspace" for label, need in large.items()}
     listed = tuple((c.label, excluded[c.label]) for c in able if c.label in excluded)
     return Considered(w, target, tuple(found), listed)
+
+
+def _rounds_operand(w: Workload) -> bool:
+    return isinstance(w.op, ConvBlocked) and w.op.rounds is not None
 
 
 def _crash(c: Candidate, w: Workload, limits: Limits) -> str:
