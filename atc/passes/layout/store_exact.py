@@ -1,4 +1,4 @@
-"""Stores in 16 bits what these hold exactly, where that takes little time; no number changes.
+"""Stores in 16 bits what these hold exactly, where memory or time gains by it; no number changes.
 
 Such are the values of models in float16 or bfloat16, and those that a precision mode rounds:
 results that are rounded, and what is chosen among them. Whoever computes with them widens them as
