@@ -16,7 +16,7 @@ from atc.diagnostics import Diagnostics
 from atc.errors import one_line
 from atc.files.mapped import model_files, reading
 from atc.importers.onnx import tensors_of
-from atc.ir.graph import DType, Graph
+from atc.ir.graph import Array, Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range, labelled
@@ -24,6 +24,7 @@ from atc.lower.trace import NodeDiagnostic
 from atc.lower.value_bounds import declare_ranges
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport
+from atc.passes.layout.held_memory import Rows
 from atc.passes.layout.store_bf16 import Storing
 from atc.pipeline.computing_path import lowered
 from atc.pipeline.graph_file import stored_graph
@@ -116,11 +117,11 @@ def optimise(
 def _storing(costs: LayoutCosts) -> Storing:
     """Return how passes are to choose the values that are stored in 16 bits."""
 
-    def cascaded(graph: Graph) -> Mapping[str, tuple[DType, int]]:
+    def cascaded(graph: Graph, outer: Mapping[str, Array]) -> Mapping[str, Rows]:
         """Return the values of a graph of which cascades hold rows, with the bytes of these."""
         if any(node.op.subgraphs() for node in graph.nodes):
             return {}
-        selection = select(graph, costs.target, costs.timings, None, costs.limits)
+        selection = select(graph, costs.target, costs.timings, outer, costs.limits)
         return {
             stage.node.outputs[0]: (rows.dtype, rows.nbytes)
             for cascade in find_cascades(graph, selection, costs.target, 1)

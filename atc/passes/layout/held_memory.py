@@ -91,9 +91,10 @@ class HeldMemory:
         node = self.graph.nodes[k]
         if not isinstance(node.op, Map | Softmax | Normalize):
             return 0
-        y = types[node.outputs[0]]
+        y = node.outputs[0]
         for name in dict.fromkeys(node.inputs):
             own = self.base(name) == name and self.last.get(name) == k and name in self.first
-            if own and (types[name].dtype, types[name].size) == (y.dtype, y.size):
-                return self._bytes(name, types)
+            size = self._bytes(name, types) if own else 0
+            if own and types[name].dtype is types[y].dtype and size == self._bytes(y, types):
+                return size
         return 0

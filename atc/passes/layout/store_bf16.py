@@ -71,7 +71,7 @@ class Storing:
     keeps: Callable[[Node], bool]
     bf16: bool = True
     near: int = 0
-    cascaded: Callable[[Graph], Mapping[str, Rows]] = lambda graph: {}
+    cascaded: Callable[[Graph, Mapping[str, Array]], Mapping[str, Rows]] = lambda graph, outer: {}
 
 
 def store_bf16(

@@ -59,7 +59,7 @@ def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DT
     if not exact:
         return graph
     state = State(graph, outer, storing, dict(graph.types), half, storing.near, exact=True)
-    state.passing = storing.cascaded(graph)
+    state.passing = storing.cascaded(graph, outer)
     narrow = []
     for group in groups(graph):
         able = exact.issuperset(group) and all(_storable(state, name) for name in group)
@@ -103,7 +103,7 @@ def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) 
                 scratch = trial
             else:
                 state.types = before
-        held.rows = state.passing = state.storing.cascaded(state.stored())
+        held.rows = state.passing = state.storing.cascaded(state.stored(), state.outer)
         most = held.most(state.types, scratch)
 
 
@@ -142,7 +142,7 @@ def _rounded_by_convolutions(
             continue
         name, x = maker.outputs[0], graph.types[maker.inputs[0]]
         alone = [*reads(node)].count(name) == 1 and state.readers[name] == [node]
-        same = x.shape == graph.types[name].shape and _is_whole(graph, maker)
+        same = _is_whole(graph, maker) and x.shape == graph.types[name].shape
         if not alone or not same or name in graph.ends:
             continue
         assert isinstance(node.op, ConvBlocked)

@@ -139,10 +139,13 @@ def test_what_large_products_read_takes_half_the_memory_with_the_same_bits(
 
 
 def image_network(path: Path) -> Path:
-    """Write a network of floats whose first layers are large, and the next ones of a small image."""
+    """Write a network of floats whose first layers are large, those of small images behind."""
     rng, nodes, weights = np.random.default_rng(3), [], []
-    sizes = (("x", 3, 32, 3, 2, 1), ("a", 32, 32, 3, 1, 32), ("b", 32, 64, 1, 1, 1), ("c", 64, 64, 3, 4, 64),
-             ("d", 64, 64, 1, 1, 1), ("e", 64, 64, 3, 1, 64), ("f", 64, 16, 1, 1, 1))  # fmt: skip
+    sizes = (
+        ("x", 3, 32, 3, 2, 1), ("a", 32, 32, 3, 1, 32), ("b", 32, 64, 1, 1, 1),
+        ("c", 64, 64, 3, 4, 64), ("d", 64, 64, 1, 1, 1), ("e", 64, 64, 3, 1, 64),
+        ("f", 64, 16, 1, 1, 1),
+    )  # fmt: skip
     for k, (x, channels, filters, size, stride, group) in enumerate(sizes):
         w = rng.standard_normal((filters, channels // group, size, size)) / size
         weights.append(numpy_helper.from_array((w / 4).astype(np.float32), f"w{k}"))
