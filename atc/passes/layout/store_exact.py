@@ -40,6 +40,8 @@ CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 WORTH = 0.12
 """Part of the time of the nodes that make and read a value that half of its memory may cost."""
 
+ROOM = 3 / 4
+"""Part of the most memory up to which values may be floats for time alone: plans have gaps."""
 AFAR = 8.0
 """Bytes per cycle at which a node passes over an image only to round it, that comes from afar."""
 
@@ -91,7 +93,7 @@ def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) 
             gain, before, wide = state.gain_of_narrow(group), state.types, state.widened(group)
             touched = [places[id(n)] for n in state.touched(group)]
             where = {*held.while_held(group), *touched}
-            limit = held.during(where, before, scratch) if locally else most
+            limit = held.during(where, before, scratch) if locally else ROOM * most
             if gain >= 0:
                 if not locally or limit < most or gain > WORTH * state.cycles(group):
                     continue
