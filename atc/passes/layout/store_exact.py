@@ -40,7 +40,7 @@ CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 WORTH = 0.12
 """Part of the time of the nodes that make and read a value that half of its memory may cost."""
 
-ROOM = 3 / 4
+ROOM = 5 / 6
 """Part of the most memory up to which values may be floats for time alone: plans have gaps."""
 AFAR = 8.0
 """Bytes per cycle at which a node passes over an image only to round it, that comes from afar."""
