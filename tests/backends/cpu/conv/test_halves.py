@@ -130,7 +130,7 @@ def check(kind: str, target_name: str, dtype: DType) -> None:
         if case.epilogue == "swish" and dtype is DType.FLOAT16:  # as exact as its rounding needs
             steps = halves.view(np.int16).astype(int) - wanted.view(np.int16)
             assert np.abs(steps).max() <= 1, case
-            assert (steps != 0).mean() < 0.01, case
+            assert (steps != 0).sum() <= 2 + 0.01 * steps.size, case
         else:
             np.testing.assert_array_equal(halves, wanted, str(case))
 
