@@ -242,6 +242,8 @@ class Kernel(Generic[OpT, ParamsT]):
     """Whether results are the same bits with all parameter sets, and for a part of the rows."""
     accepts_16_bit_weights: ClassVar[bool] = False
     """Whether input 1, floats else, may be constants of 16 bits; see `weight_type`."""
+    rounds_operands: ClassVar[bool] = False
+    """Whether input 0 of a ConvBlocked may be floats that are to be rounded to 16 bits."""
     fallible: ClassVar[tuple[str, ...]] = ()
     """Which of FAILURES its C function returns for data that it can't take; the run then ends."""
 

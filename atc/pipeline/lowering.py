@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_ir
@@ -16,7 +16,7 @@ from atc.diagnostics import Diagnostics
 from atc.errors import one_line
 from atc.files.mapped import model_files, reading
 from atc.importers.onnx import tensors_of
-from atc.ir.graph import Graph
+from atc.ir.graph import Array, Graph
 from atc.ir.text import dump
 from atc.lower.external import bind_operators
 from atc.lower.ranges import check_range, labelled
@@ -24,13 +24,17 @@ from atc.lower.trace import NodeDiagnostic
 from atc.lower.value_bounds import declare_ranges
 from atc.passes import run_passes
 from atc.passes.layout import LayoutReport
+from atc.passes.layout.held_memory import Rows
+from atc.passes.layout.store_bf16 import Storing
 from atc.pipeline.computing_path import lowered
 from atc.pipeline.graph_file import stored_graph
 from atc.pipeline.request import Request
 from atc.pipeline.states import with_states
+from atc.program.cascade import find_cascades
 from atc.runtime.custom_ops import ExternalLibrary
 from atc.select.compress_weights import compress_weights
 from atc.select.layout_costs import LayoutCosts
+from atc.select.select import select
 
 
 def read_model(request: Request, diagnostics: Diagnostics) -> onnx_ir.Model:
@@ -104,10 +108,27 @@ def optimise(
     with labelled(graph.dims):
         graph = run_passes(
             graph, observe, request.switches.off, {}, request.width, layouts,
-            layout_costs.storing(), bool(request.target.device),
+            _storing(layout_costs), bool(request.target.device),
         )  # fmt: skip
     graph = compress_weights(graph, layout_costs.target, layout_costs.limits, observe)
     return Optimised(graph, tuple(reports))
+
+
+def _storing(costs: LayoutCosts) -> Storing:
+    """Return how passes are to choose the values that are stored in 16 bits."""
+
+    def cascaded(graph: Graph, outer: Mapping[str, Array]) -> Mapping[str, Rows]:
+        """Return the values of a graph of which cascades hold rows, with the bytes of these."""
+        if any(node.op.subgraphs() for node in graph.nodes):
+            return {}
+        selection = select(graph, costs.target, costs.timings, outer, costs.limits)
+        return {
+            stage.node.outputs[0]: (rows.dtype, rows.nbytes)
+            for cascade in find_cascades(graph, selection, costs.target, 1)
+            for stage, rows in zip(cascade.stages, cascade.buffer_types(), strict=False)
+        }
+
+    return replace(costs.storing(), cascaded=cascaded)
 
 
 def _lowered(

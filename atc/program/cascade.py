@@ -31,6 +31,8 @@ COPY = 1 / 2
 """Part of the second-level cache's rate at which rows are moved within it."""
 STRIPE = 150.0
 """Cycles that a call loses in each of its stripes."""
+PRICE = 0.05
+"""Cycles that a byte of a cascade's rows must save: less memory is worth a little time."""
 LONGEST = 8
 """Nodes of a cascade."""
 HEIGHTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 56)
@@ -224,7 +226,7 @@ def _best_cascades(path: Sequence[CascadeStage], target: Target, threads: int) -
     end = len(path)
     while end:
         end, cascade = last[end]
-        found += [cascade] if cascade is not None else []
+        found += [_lowered(cascade, target, threads)] if cascade is not None else []
     return found[::-1]
 
 
@@ -244,6 +246,22 @@ def _best_height(
     return best
 
 
+def _lowered(cascade: Cascade, target: Target, threads: int) -> Cascade:
+    """Return a cascade in lower stripes where the memory that its rows spare is worth the time."""
+    stages = cascade.stages
+
+    def cost(each: Cascade) -> float:
+        return _spent(each, target) + PRICE * sum(t.nbytes for t in each.buffer_types())
+
+    heights = [h for h in HEIGHTS if h < stages[-1].ends[-1]]
+    return min([cascade, *(make_cascade(stages, h, threads) for h in heights)], key=cost)
+
+
+def _cycles(stage: CascadeStage, target: Target) -> float:
+    """Return the cycles of a stage's kernel, in stripes."""
+    return stage.candidate.kernel.cost(stage.choice.workload, stage.params, target)
+
+
 def _saved(stages: Sequence[CascadeStage], target: Target) -> float:
     """Return the cycles that results in the middle cost beyond the cache, less what tiles lose."""
     machine = target.machine
@@ -252,8 +270,7 @@ def _saved(stages: Sequence[CascadeStage], target: Target) -> float:
     lost = 0.0
     for stage in stages:
         w, chosen = stage.choice.workload, stage.choice.candidate
-        own = chosen.kernel.cost(w, stage.params, target)
-        lost += max(0.0, own - chosen.kernel.cost(w, chosen.params, target))
+        lost += max(0.0, _cycles(stage, target) - chosen.kernel.cost(w, chosen.params, target))
     return streams - lost
 
 

@@ -23,6 +23,8 @@ from atc.select.select import Limits, Measurement, Timings, consider
 
 GPU_BLOCKS = {"nchw4c": 4, "nchw32c": 32, "chwn4": 4}
 """Layouts of bytes on a GPU, and the channels of a block."""
+NEAR = 3 / 4
+"""Part of the second-level cache up to which values stay there."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class LayoutCosts:
     def storing(self) -> Storing:
         """Return how passes are to choose the values that are stored in 16 bits."""
         bf16 = "bf16" in self.limits.precisions
-        return Storing(self.kernel_cost, self.limits.may_round, self.limits.keeps, bf16)
+        near = int(NEAR * self.target.machine.l2.size)
+        return Storing(self.kernel_cost, self.limits.may_round, self.limits.keeps, bf16, near)
 
     def kernel_cost(self, node: Node, task: Task) -> KernelCost | None:
         """Return the cost of the best kernel that a node may have; None if there is none."""
@@ -142,6 +145,10 @@ def kernel_cost(w: Workload, target: Target, limits: Limits) -> KernelCost | Non
     if not considered.found:
         return None
     costs = considered.costs(limits.weight_price)
-    best = considered.found[costs.index(min(costs))].kernel
+    best = considered.found[costs.index(min(costs))]
+    kernel = best.kernel
     modelled = isinstance(w.op, (*MODELLED, Attention))  # costs of one op are compared
-    return KernelCost(min(costs) if modelled else None, not best.portable, best.precision == "bf16")
+    return KernelCost(
+        min(costs) if modelled else None, not kernel.portable, kernel.precision == "bf16",
+        0 if is_dynamic(w) else kernel.scratch(w, best.params, target),
+    )  # fmt: skip

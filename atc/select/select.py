@@ -12,7 +12,7 @@ from atc.backends.target import Target, on_host
 from atc.dims import concrete, is_dynamic, max_value, upper_bound
 from atc.errors import UnsupportedError
 from atc.ir.graph import Array, Graph, Node
-from atc.ir.ops import Reshape, SubView
+from atc.ir.ops import ConvBlocked, Reshape, SubView
 from atc.select.cost import CYCLES, NANOSECONDS, packing_overhead, priced, workspace_overhead
 
 
@@ -188,6 +188,7 @@ def _considered(
         if isinstance(w.op, kernel.op)
         and kernel.supports_extents(w)
         and (kernel.accepts_16_bit_weights or weight_type(w) is None)
+        and (kernel.rounds_operands or not _rounds_operand(w))
         and kernel.accepts(w, target)
         for params in kernel.parameters(w, target)
     ]
@@ -209,6 +210,10 @@ def _considered(
         excluded |= {label: f"needs {need} bytes of workspace" for label, need in large.items()}
     listed = tuple((c.label, excluded[c.label]) for c in able if c.label in excluded)
     return Considered(w, target, tuple(found), listed)
+
+
+def _rounds_operand(w: Workload) -> bool:
+    return isinstance(w.op, ConvBlocked) and w.op.rounds is not None
 
 
 def _crash(c: Candidate, w: Workload, limits: Limits) -> str:

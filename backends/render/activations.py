@@ -9,7 +9,7 @@ from math import isclose, sqrt
 from atc.ir.expr import Call, Const, Expr, rewritten
 from atc.ir.graph import DType
 
-NEAR = {"v_gelu": "GeluNear"}
+NEAR = {"v_gelu": "GeluNear", "v_silu": "SiluNear"}
 """Activations for which another function is exact enough where numbers are rounded."""
 
 

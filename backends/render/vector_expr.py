@@ -37,7 +37,7 @@ FUNCTIONS = {
     "Log1p": "v_log1p", "Sin": "v_sin", "Cos": "v_cos", "Tanh": "v_tanh", "Erf": "v_erf",
     "Sigmoid": "v_sigmoid", "Softplus": "v_softplus", "Equal": "v_eq", "Less": "v_lt",
     "LessOrEqual": "v_le", "Greater": "v_gt", "GreaterOrEqual": "v_ge", "IsNaN": "v_isnan",
-    "Where": "v_select", "GeluNear": "v_gelu_near",
+    "Where": "v_select", "GeluNear": "v_gelu_near", "SiluNear": "v_silu_near",
 }  # fmt: skip
 """Float functions that are one function of the vocabulary or its math functions."""
 

@@ -307,6 +307,7 @@ static inline vf32 v_add_part(float *total, vf32 part) {
 #define v_log1p v_exact_log1p
 #define v_sigmoid v_exact_sigmoid
 #define v_silu v_exact_silu
+#define v_silu_near v_exact_silu
 #define v_softplus v_exact_softplus
 #define v_mish v_exact_mish
 #define v_hardswish v_exact_hardswish

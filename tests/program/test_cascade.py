@@ -331,3 +331,14 @@ def test_memory_holds_a_few_rows_of_what_lies_between() -> None:
         whole = program.types[value.removesuffix("#rows0")]
         assert type_.shape[2] < whole.shape[2]
         assert value.removesuffix("#rows0") not in plan_memory(program).offsets
+
+
+@pytest.mark.parametrize(("price", "rows"), [(0.0, 32), (1e9, 1)])
+def test_the_price_of_rows_decides_how_high_stripes_are(
+    price: float, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one there are the fewest stripes, of as many rows as there have to be then."""
+    monkeypatch.setattr(cascade, "PRICE", price)
+    chain = [_some_link(64, 64, 1, 1, 0, 1), _some_link(64, 64, 1, 1, 0, 1)]
+    lowered = cascade._lowered(make_cascade(chain, 4, 1), get_target("x86-64-avx2"), 1)
+    assert lowered.buffer_rows == (rows,)

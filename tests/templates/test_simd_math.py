@@ -128,7 +128,9 @@ ROUND = [
 ]
 
 
-NEARLY = [Op("v_gelu_near", "{a}", gelu, "f32", inputs)]
+NEARLY = [
+    Op("v_gelu_near", "{a}", gelu, "f32", inputs), Op("v_silu_near", "{a}", silu, "f32", inputs),
+]  # fmt: skip
 """Functions whose results are rounded to float16 next."""
 
 

@@ -61,7 +61,8 @@ class ConvBlocked(Op):
     Epilogue views are over the shape of y. Beside floats x and w may be floats of 16 bits.
     Integers, x of one byte and w of int8, are summed in `accumulator`, INT32; `zero` is taken off x
     first. Where each channel has a filter of its own, w may also be int16 of no more than 9 bits,
-    or of bytes known to be `ones`: windows are summed.
+    or of bytes known to be `ones`: windows are summed. With `rounds`, x are floats that are rounded
+    to that type of 16 bits first.
     """
 
     window: Window
@@ -70,6 +71,7 @@ class ConvBlocked(Op):
     accumulator: DType = DType.FLOAT
     zero: int = 0
     ones: bool = False
+    rounds: DType | None = None
 
     @property
     def plain(self) -> int:
@@ -90,6 +92,8 @@ class ConvBlocked(Op):
         bytes_ = types[0] in BYTES and small and self.accumulator is DType.INT32
         require(floats or bytes_, f"{x} and {w} are not summed in {self.accumulator.label}")
         require(not self.ones or bytes_ and alone, f"{w} is not ones")
+        rounded = self.rounds is None or self.rounds.is_half and x.dtype is DType.FLOAT
+        require(rounded, f"{x} isn't rounded to 16 bits")
         block = y[-1]
         channels = w.shape[1] * self.group
         plain = (x.shape[0], channels, *x.shape[2 : self.plain])

@@ -30,11 +30,15 @@ from atc.ir.ops import (
 from atc.ir.ops.data import Concat
 from atc.ir.ops.sampling import Resample
 from atc.passes.layout.costs import RATE, Task
+from atc.passes.layout.held_memory import Rows
 
 FLOAT = DType.FLOAT
 
-NARROWING = 0.5
-"""Cycles to round a vector that is stored, or to widen one that is read as floats."""
+NARROWING, ROUNDING = 0.5, 1.5
+"""Cycles to round a vector that is stored, or to widen one that is read as floats; and to round it
+and make floats of it again."""
+NEAR_RATE = 48.0
+"""Bytes per cycle to and from the second cache, where a loop does little else."""
 VECTOR = 64
 """Bytes of a vector."""
 
@@ -43,12 +47,14 @@ VECTOR = 64
 class KernelCost:
     """The cost of a node with the best of its kernels.
 
-    `cycles` are None where nobody knows; `vectors`: not a portable loop; `bf16`: multiplies that.
+    `cycles` are None where nobody knows; `vectors`: not a portable loop; `bf16`: multiplies that;
+    `scratch`: the bytes that it needs beside.
     """
 
     cycles: float | None
     vectors: bool
     bf16: bool
+    scratch: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,16 @@ class Storing:
     """The terms on which values are stored in 16 bits, by kernels and options.
 
     The cost of a node that is computed so, whether its results may be rounded to bfloat16, and
-    whether its operands mustn't; `bf16`: whether any.
+    whether its operands mustn't; `bf16`: whether any. `near`: the bytes of a value up to
+    which it stays in the second cache; `cascaded`: the values of which cascades hold rows.
     """
 
     kernel_cost: Callable[[Node, Task], KernelCost | None]
     may_round: Callable[[Node], bool]
     keeps: Callable[[Node], bool]
     bf16: bool = True
+    near: int = 0
+    cascaded: Callable[[Graph, Mapping[str, Array]], Mapping[str, Rows]] = lambda graph, outer: {}
 
 
 def store_bf16(
@@ -165,6 +174,12 @@ class State:
     storing: Storing
     types: dict[str, TensorType]
     half: DType = DType.BFLOAT16
+    near: int = 0
+    """The bytes of floats up to which values stay in the second cache."""
+    exact: bool = False
+    """Whether values in floats are rounded, too."""
+    passing: Mapping[str, Rows] = field(default_factory=dict)
+    """The values of which cascades hold rows, which stay there, too."""
     makers: dict[str, Node] = field(default_factory=dict)
     readers: dict[str, list[Node]] = field(default_factory=dict)
     _leading: dict[str, bool] = field(default_factory=dict)
@@ -222,6 +237,14 @@ class State:
         """Return the types with a group in 16 bits."""
         return {**self.types, **{n: TensorType(self.half, self.types[n].shape) for n in group}}
 
+    def widened(self, group: tuple[str, ...]) -> dict[str, TensorType]:
+        """Return the types with a group in floats."""
+        return {**self.types, **{n: TensorType(FLOAT, self.types[n].shape) for n in group}}
+
+    def is_narrow(self, group: tuple[str, ...]) -> bool:
+        """Return whether a group is stored in 16 bits."""
+        return self.types[group[0]].dtype is self.half
+
     def stored(self) -> Graph:
         """Return the graph with values of these types."""
         graph, types = self.graph, self.types
@@ -232,21 +255,42 @@ class State:
 
     def cycles(self, group: tuple[str, ...]) -> float:
         """Return the cycles of the nodes that make and read a group, as it is stored."""
-        found = (self._kernel_cost(node, self.types) for node in self._touched(group))
+        found = (self._kernel_cost(node, self.types) for node in self.touched(group))
         return sum(cost.cycles or 0.0 for cost in found if cost is not None)
 
-    def _touched(self, group: tuple[str, ...]) -> Iterable[Node]:
+    def is_cheaper(self, node: Node, other: Node, cycles: float) -> bool:
+        """Return whether vectors compute a node, by less than so many cycles more than another."""
+        new, old = self._kernel_cost(node, self.types), self._kernel_cost(other, self.types)
+        if new is None or not new.vectors or old is None:
+            return False
+        return (new.cycles or 0.0) < (old.cycles or 0.0) + cycles
+
+    def scratch(self, node: Node) -> int:
+        """Return the bytes that a node's kernel needs beside, for values as they are stored."""
+        cost = self._kernel_cost(node, self.types)
+        return 0 if cost is None else cost.scratch
+
+    def touched(self, group: tuple[str, ...]) -> Iterable[Node]:
+        """Return the nodes that make and read a group."""
         each = (n for name in group for n in (self.makers[name], *self.readers[name]))
         return {id(n): n for n in each}.values()
 
     def gain(self, group: tuple[str, ...]) -> float:
         """Return the cycles that storing a group in 16 bits saves; minus infinity: can't be."""
-        types = self.narrowed(group)
+        return self._gain(group, self.types, self.narrowed(group))
+
+    def gain_of_narrow(self, group: tuple[str, ...]) -> float:
+        """Return the cycles that a group saves which is stored in 16 bits."""
+        return self._gain(group, self.widened(group), self.types)
+
+    def _gain(
+        self, group: tuple[str, ...], old: Mapping[str, TensorType], types: Mapping[str, TensorType]
+    ) -> float:
         total = 0.0
-        for node in self._touched(group):
+        for node in self.touched(group):
             if isinstance(node.op, SubView):  # a part of a value's memory, which nobody computes
                 continue
-            before, after = self._kernel_cost(node, self.types), self._kernel_cost(node, types)
+            before, after = self._kernel_cost(node, old), self._kernel_cost(node, types)
             if before is None or after is None or after.vectors < before.vectors:
                 return float("-inf")
             if before.bf16 and not after.bf16:  # whose time is another's
@@ -257,14 +301,25 @@ class State:
 
     def _traffic(self, name: str, types: Mapping[str, TensorType]) -> float:
         """Return the cycles by which half the bytes are written, and read, sooner."""
-        saved = types[name].nbytes / RATE
-        slower = 2 * types[name].nbytes / VECTOR * NARROWING
-        total = 0.0 if moves(self.makers[name]) else saved - slower
+        size, maker = types[name].nbytes, self.makers[name]
+        vectors = 2 * size / VECTOR
+        slower = vectors * NARROWING
+        stored = vectors * (ROUNDING - NARROWING) if self.exact else -slower
+        total = 0.0 if moves(maker) else self._saved(name, size, maker) + stored
         for node in self.readers[name]:
             if not moves(node):
                 own = name in taken(node)  # whose cost counts widening, if any
-                total += saved - (0 if own else slower)
+                total += self._saved(name, size, node) - (0 if own else slower)
         return total
+
+    def _saved(self, name: str, size: int, node: Node) -> float:
+        """Return the cycles in which so many bytes pass that a node needn't write, or read.
+
+        Those that stay in the second cache hinder no kernel that has more to do.
+        """
+        if 2 * size > self.near and name not in self.passing:
+            return size / RATE
+        return size / NEAR_RATE if isinstance(node.op, Map) else 0.0
 
     def _kernel_cost(self, node: Node, types: Mapping[str, TensorType]) -> KernelCost | None:
         inputs = tuple(types[n] if n else None for n in node.inputs)

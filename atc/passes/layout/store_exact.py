@@ -1,4 +1,4 @@
-"""Stores in 16 bits what these hold exactly, where that takes little time; no number changes.
+"""Stores in 16 bits what these hold exactly, where memory or time gains by it; no number changes.
 
 Such are the values of models in float16 or bfloat16, and those that a precision mode rounds:
 results that are rounded, and what is chosen among them. Whoever computes with them widens them as
@@ -8,13 +8,13 @@ it reads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from atc.dims import is_dynamic, max_value
+from atc.dims import is_dynamic
 from atc.ir.expr import Call, Const, Expr, Input, cast
 from atc.ir.graph import Array, DType, Graph, Node, captured, reads
 from atc.ir.ops import (
@@ -26,24 +26,24 @@ from atc.ir.ops import (
     MatMul,
     Normalize,
     NormalizeBlocked,
-    Reshape,
     Softmax,
-    SubView,
 )
 from atc.ir.ops.sampling import Resample
 from atc.ir.view import dense
+from atc.passes.layout.held_memory import HeldMemory
 from atc.passes.layout.store_bf16 import State, Storing, groups, moves, taken, widened
 
 COMPUTED = (Conv, ConvBlocked, MatMul, Map, Softmax, Normalize, NormalizeBlocked, Attention)
 """Ops with kernels that round what they store."""
 CHOOSING = frozenset({"Max", "Min", "Abs", "Neg"})
 """Functions whose results are one of their operands, or this negated."""
-WORTH, WORTH_AMONG_MANY = 0.04, 0.12
-"""Part of the time of the nodes that make and read a value that half of its memory may cost, and
-where much else is held meanwhile."""
-MUCH = 1 / 2
-"""Part of the most that floats take at a time: where there are fewer, they take no more than all
-halves do elsewhere."""
+WORTH = 0.12
+"""Part of the time of the nodes that make and read a value that half of its memory may cost."""
+
+ROOM = 5 / 6
+"""Part of the most memory up to which values may be floats for time alone: plans have gaps."""
+AFAR = 8.0
+"""Bytes per cycle at which a node passes over an image only to round it, that comes from afar."""
 
 
 def store_exact(graph: Graph, outer: Mapping[str, Array], storing: Storing | None) -> Graph:
@@ -55,18 +55,58 @@ def store_exact(graph: Graph, outer: Mapping[str, Array], storing: Storing | Non
 
 
 def _stored(graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DType) -> Graph:
-    """Store in one of the types of 16 bits."""
+    """Store in one of the types of 16 bits: all that can be, but for what is faster as floats and
+    needs no more memory than is held at some other time anyway."""
     exact = _exact_values(graph, half)
     if not exact:
         return graph
-    state = State(graph, outer, storing, dict(graph.types), half)
-    crowded = _among_many(graph)
+    state = State(graph, outer, storing, dict(graph.types), half, storing.near, exact=True)
+    state.passing = storing.cascaded(graph, outer)
+    narrow = []
     for group in groups(graph):
         able = exact.issuperset(group) and all(_storable(state, name) for name in group)
-        worth = WORTH if crowded.isdisjoint(group) else WORTH_AMONG_MANY
-        if able and state.gain(group) > -worth * state.cycles(group):
+        if able and state.gain(group) > -WORTH * state.cycles(group):
             state.types = state.narrowed(group)
-    return _rounded_by_resampling(without_copies(state.stored()), half)
+            narrow.append(group)
+    _widen_where_there_is_room(state, narrow)
+    stored = _rounded_by_resampling(without_copies(state.stored()), half)
+    return _rounded_by_convolutions(stored, outer, storing, half)
+
+
+def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) -> None:
+    """Make floats again of values that cost time in 16 bits, where that leaves the most memory
+    that is held at a time as it is; first of those that cost most.
+
+    At first those that take no more memory so where they are held, as values in stripes may, by
+    which there may be less at most; that may cost as much time as halves may.
+    """
+    if not narrow:
+        return
+    nodes = state.graph.nodes
+    held = HeldMemory(state.graph, state.storing.near, state.passing)
+    scratch = [state.scratch(node) for node in nodes]
+    places = {id(node): k for k, node in enumerate(nodes)}
+    most = held.most(state.types, scratch)
+    for locally in (True, False):
+        losses = {g: -state.gain_of_narrow(g) for g in narrow if state.is_narrow(g)}
+        for group in sorted(losses, key=lambda g: -losses[g]):
+            gain, before, wide = state.gain_of_narrow(group), state.types, state.widened(group)
+            touched = [places[id(n)] for n in state.touched(group)]
+            where = {*held.while_held(group), *touched}
+            limit = held.during(where, before, scratch) if locally else ROOM * most
+            if gain >= 0:
+                if not locally or limit < most or gain > WORTH * state.cycles(group):
+                    continue
+                limit -= 1
+            state.types, trial = wide, [*scratch]
+            for k in touched:
+                trial[k] = state.scratch(nodes[k])
+            if held.during(where, wide, trial) <= limit:
+                scratch = trial
+            else:
+                state.types = before
+        held.rows = state.passing = state.storing.cascaded(state.stored(), state.outer)
+        most = held.most(state.types, scratch)
 
 
 def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
@@ -89,28 +129,34 @@ def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _among_many(graph: Graph) -> frozenset[str]:
-    """Return the values that are held while, as they are, much memory is held."""
-    source: dict[str, str] = {}
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for k, node in enumerate(graph.nodes):
-        for name in reads(node):
-            last[source.get(name, name)] = k
-        for name in node.outputs:
-            if isinstance(node.op, Reshape | SubView):  # the operand's own memory
-                source[name] = source.get(node.inputs[0], node.inputs[0])
-            else:
-                first[name] = last[name] = k
-    held = [0] * len(graph.nodes)
-    sizes = {name: max_value(graph.types[name].nbytes) for name in first}
-    for name, size in sizes.items():
-        for k in range(first[name], last[name] + 1):
-            held[k] += size
-    most = max(held, default=0)
-    crowded = [size > MUCH * most for size in held]
-    found = {n for n in sizes if any(crowded[first[n] : last[n] + 1])}
-    return frozenset(found | {name for name, own in source.items() if own in found})
+def _rounded_by_convolutions(
+    graph: Graph, outer: Mapping[str, Array], storing: Storing, half: DType
+) -> Graph:
+    """Return the graph without nodes that only rounded what one convolution reads, which rounds it
+    as it reads it then: such is the image that a network is given."""
+    state = State(graph, outer, storing, dict(graph.types), half)
+    rounded = cast(Input(DType.FLOAT, 0), half)
+    exprs = (rounded, cast(rounded, DType.FLOAT))
+    replaced: dict[str, Node] = {}
+    for node in graph.nodes:
+        maker = state.makers.get(node.inputs[0]) if isinstance(node.op, ConvBlocked) else None
+        if maker is None or not isinstance(maker.op, Map) or maker.op.expr not in exprs:
+            continue
+        name, x = maker.outputs[0], graph.types[maker.inputs[0]]
+        alone = [*reads(node)].count(name) == 1 and state.readers[name] == [node]
+        same = _is_whole(graph, maker) and x.shape == graph.types[name].shape
+        if not alone or not same or name in graph.ends:
+            continue
+        assert isinstance(node.op, ConvBlocked)
+        rounding = replace(
+            node, op=replace(node.op, rounds=half), inputs=(maker.inputs[0], *node.inputs[1:])
+        )
+        if state.is_cheaper(rounding, node, (x.nbytes + graph.types[name].nbytes) / AFAR):
+            replaced |= {name: maker, node.outputs[0]: rounding}
+    return replace(graph, nodes=tuple(
+        replaced.get(n.outputs[0], n) if n.outputs else n for n in graph.nodes
+        if not n.outputs or replaced.get(n.outputs[0]) is not n
+    ))  # fmt: skip
 
 
 def _exact_values(graph: Graph, half: DType) -> frozenset[str]:

@@ -71,6 +71,8 @@ BY_LANE = ((7, 3), (4, 6), (9, 2), (5, 4), (8, 2), (6, 3), (4, 4), (14, 1), (7, 
 NEON multiplies by lanes."""
 
 
+STRIPES = 8
+"""Stripes that an image is computed in, about, for each of which panels are widened anew."""
 INPUT, BESIDE = 1 / 8, 5 / 8
 """Parts of L2 for inputs that all panels of weights pass over, and weights that it keeps beside."""
 
@@ -335,7 +337,7 @@ class ConvDirect(
         sets = [
             replace(s, rb=0, pf=False, exact=params.exact, x_rows=x_rows, y_rows=y_rows)
             for s in self.sets(w, target)
-            if not (s.sampled or s.copy)
+            if not s.sampled
         ]
         return cheapest(self, sets, w, target, 1)[0]
 
@@ -386,7 +388,8 @@ def widening_costs(
     stored = stored_weights(w)
     if not params.copy:
         return stored.widening(target), 0.0
-    return 0.0, row_blocks(g, params) * widening_cycles(g, params.nv, stored, target)
+    times = STRIPES if params.rows_held else row_blocks(g, params)
+    return 0.0, times * widening_cycles(g, params.nv, stored, target)
 
 
 def image_bytes(g: Geometry) -> int:

@@ -34,9 +34,7 @@ def tile_cycles(
     size = g.block * 4
     arithmetic = pixels * vectors / machine.fma_rate(size) + vectors * widening + STEP_LOSS
     read = pixels / at_once / machine.broadcast_rate(size)
-    loads = read + vectors / machine.load_rate(size)
-    if not widening:  # where they hinder products anyway, see below
-        loads *= MISSING
+    loads = MISSING * (read + vectors / machine.load_rate(size))
     weights = vectors * size / (machine.l2.rate * rate)
     step = max(arithmetic, loads, weights, machine.fma_latency)
     if widening:

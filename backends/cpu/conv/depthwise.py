@@ -44,8 +44,9 @@ STRIPES = 4
 """Stripes that an image may be cut into at least, however high its tiles are."""
 HELD = 9
 """Taps up to which registers hold the weights of all."""
-CONVERTED = 1
-"""Cycles in which bytes become a vector of floats: three instructions, of four at a time."""
+CONVERTED, AMONG_SUMS = 1, 1.5
+"""Cycles in which bytes become a vector of floats: three instructions, of four at a time; and how
+much longer 16 bits take beside sums that fill the registers."""
 
 
 Step = tuple[list[str], list[tuple[str, str]]]
@@ -196,7 +197,7 @@ def is_bytes(w: Workload[Windowed]) -> bool:
 
 def converting(w: Workload[Windowed], target: Target) -> float:
     """Return the cycles of arithmetic in which a vector of x becomes floats."""
-    return CONVERTED if is_bytes(w) else Weights(w.input(0).dtype).widening(target)
+    return CONVERTED if is_bytes(w) else AMONG_SUMS * Weights(w.input(0).dtype).widening(target)
 
 
 def element_values(w: Workload[Windowed], result: str) -> dict[str, object]:

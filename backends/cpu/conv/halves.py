@@ -26,11 +26,12 @@ from atc.backends.kernel import Pack, Workload
 from atc.backends.machine import Machine
 from atc.backends.render.epilogue import sums_floats
 from atc.backends.render.tile_geometry import Geometry, geometry, tile_rows
-from atc.backends.render.vector_expr import LOADS, ROUNDED, lanes
+from atc.backends.render.vector_expr import LOADED_PARTS, LOADS, ROUNDED, lanes
 from atc.backends.target import Target
+from atc.ir.graph import DType
 from atc.ir.ops import ConvBlocked
 
-ROW_BLOCK = 2 / 3
+ROW_BLOCK = 1 / 3
 """Part of the first-level cache of a block of rows, if the weights stay in the second."""
 LARGE = 1 / 4
 """Part of the second-level cache that one may take whose rows are reread, by the next block, or
@@ -42,8 +43,13 @@ SPARED = 1 / 3
 """Part of what halves spare that scratch may take: of x, and of results of 16 bits."""
 LITTLE = 1 / 16
 """Part of the second-level cache that it may always take; `LARGE` with a panel of weights."""
-WIDENING, FARTHER = 2.0, 5.0
-"""Cycles to widen a vector of x and store it, in the first cache or beyond it."""
+WIDENING, FARTHER, NEAR, WIDE_BYTES = 2.5, 4.5, 1 / 2, 64
+"""Cycles to widen a vector of x of so many bytes and store it, in the first cache or beyond it, and
+the part of the first cache that a block of rows may be to stay there."""
+ROUNDING = 1.0
+"""Cycles more where x are floats to be rounded."""
+OVERLAP = 1 / 8
+"""Part of a block's rows that the next one reads, too, up to which blocks are large enough."""
 
 
 class ConvHalves(ConvDirect):
@@ -51,11 +57,14 @@ class ConvHalves(ConvDirect):
 
     name = "conv_halves"
     opens = False
+    rounds_operands = True
 
     def accepts(self, w: Workload[ConvBlocked], target: Target) -> bool:
-        """16-bit floats, two spatial axes or one, known weights."""
+        """16-bit floats, or floats to be rounded to so many; two spatial axes or one, known
+        weights."""
         op = w.op
-        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w, ROUNDED)
+        kinds = ROUNDED if op.rounds is None else (DType.FLOAT,)
+        wide = w.outputs[0].shape[-1] == lanes(target) > 1 and sums_floats(w, kinds)
         return wide and op.window.rank <= 2 and w.constant[1] and not is_depthwise(w)
 
     def sets(self, w: Workload[ConvBlocked], target: Target) -> list[DirectParams]:
@@ -103,10 +112,16 @@ class ConvHalves(ConvDirect):
     ) -> dict[str, object]:
         """Return what the float kernel's template needs, and how x is read."""
         rows = _geometry(w, params).rows.size
-        load = LOADS[w.input(0).dtype]
+        x, rounds = w.input(0).dtype, w.op.rounds
+
+        def rounded(load: str) -> str:
+            return f"{ROUNDED[rounds]}({load})" if rounds else load
+
         return {
-            **super().values(w, params, target), "load_x": load, "held": params.x_rows or rows
-        }
+            **super().values(w, params, target), "x_type": x.c, "held": params.x_rows or rows,
+            "load_x": lambda place: rounded(f"{LOADS[x]}({place})"),
+            "load_part": lambda place, count: rounded(f"{LOADED_PARTS[x]}({place}, {count})"),
+        }  # fmt: skip
 
     def cost(self, w: Workload[ConvBlocked], params: DirectParams, target: Target) -> float:
         """Estimate cycles: of the tiles, of widening, and of weights that are reread."""
@@ -118,8 +133,10 @@ class ConvHalves(ConvDirect):
         reread = (blocks - 1) * weights / machine.far_rate
         rows = blocks * g.x_rows if params.rb else g.rows.size
         read = g.planes * rows * g.cols.size * g.in_pixel / g.block
+        each = WIDENING if image_bytes(g) <= NEAR * machine.l1.size else FARTHER
+        each *= max(1 / 2, 4 * g.block / WIDE_BYTES)
         far = reread if weights > BESIDE * machine.l2.size else 0.0
-        widened = read * (WIDENING if image_bytes(g) <= machine.l1.size else FARTHER)
+        widened = read * (each + ROUNDING * (w.op.rounds is not None))
         return g.batch * (g.supers * tiles + widened + copies + far)
 
 
@@ -153,10 +170,12 @@ def _room(w: Workload[ConvBlocked], machine: Machine) -> int:
 def _row_block(w: Workload[ConvBlocked], g: Geometry, pixels: int, machine: Machine) -> int:
     """Return the rows of results of a block; 0: all."""
     weights = 4 * g.supers * g.mb * g.block * g.depth
-    large = g.rows.kernel > 1 or weights > BESIDE * machine.l2.size
-    most = LARGE * machine.l2.size if large else ROW_BLOCK * machine.l1.size
+    row = 4 * g.planes * g.cols.size * g.in_pixel
+    image, reread = row * g.rows.size, g.rows.reach + 1 - g.rows.stride
+    enough = max(ROW_BLOCK * machine.l1.size, reread / OVERLAP * row)
+    large = LARGE * machine.l2.size
+    most = large if weights > BESIDE * machine.l2.size else min(enough, large)
     most = min(most, _room(w, machine))
-    image = 4 * g.planes * g.rows.size * g.cols.size * g.in_pixel
     rows = tile_rows(g, pixels)
     rb = -(-g.rows.out // (-(-image // int(most)) * rows)) * rows
     return rb if rb < g.rows.out else 0

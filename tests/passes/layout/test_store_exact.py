@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import atc
 from atc.ir.expr import Expr, Input, call, cast, const
 from atc.ir.graph import DType
+from atc.ir.ops import ConvBlocked
 from atc.passes.layout.store_exact import holds
 
 F = DType.FLOAT
@@ -135,3 +136,52 @@ def test_what_large_products_read_takes_half_the_memory_with_the_same_bits(
     results = [atc.load(done.folder)(x) for done in (stored, floats)]
     np.testing.assert_array_equal(*results)
     assert stored.arena.plan.size < 0.7 * floats.arena.plan.size
+
+
+def image_network(path: Path) -> Path:
+    """Write a network of floats whose first layers are large, those of small images behind."""
+    rng, nodes, weights = np.random.default_rng(3), [], []
+    sizes = (
+        ("x", 3, 32, 3, 2, 1), ("a", 32, 32, 3, 1, 32), ("b", 32, 64, 1, 1, 1),
+        ("c", 64, 64, 3, 4, 64), ("d", 64, 64, 1, 1, 1), ("e", 64, 64, 3, 1, 64),
+        ("f", 64, 16, 1, 1, 1),
+    )  # fmt: skip
+    for k, (x, channels, filters, size, stride, group) in enumerate(sizes):
+        w = rng.standard_normal((filters, channels // group, size, size)) / size
+        weights.append(numpy_helper.from_array((w / 4).astype(np.float32), f"w{k}"))
+        nodes.append(helper.make_node("Conv", [x, f"w{k}"], [f"r{k}"], pads=[size // 2] * 4,
+                                      strides=[stride] * 2, group=group))  # fmt: skip
+        nodes.append(helper.make_node("Relu", [f"r{k}"], ["abcdefy"[k]]))
+    made = helper.make_graph(
+        nodes, "image", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 160, 160))],
+        [helper.make_empty_tensor_value_info("y")], weights,
+    )  # fmt: skip
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("target", ["x86-64-avx2", "x86-64-avx512"])
+def test_what_is_small_beside_the_most_stays_floats_with_the_same_bits(
+    target: str, tmp_path: Path
+) -> None:
+    """The image is rounded by the convolution that reads it."""
+    vector_target(target)
+    model, off = image_network(tmp_path / "net.onnx"), tmp_path / "off.cfg"
+    off.write_text("store_exact:off\n")
+    given = {"target": target, "precision_mode": "force_fp16", "layout_transform":
+             "nchw8c" if target == "x86-64-avx2" else "nchw16c"}  # fmt: skip
+    stored, floats = (
+        atc.compile(model, tmp_path / f"net{k}", **given, **more)
+        for k, more in enumerate([{}, {"fusion_switch_file": off}])
+    )
+    x = np.random.default_rng(4).standard_normal((1, 3, 160, 160)).astype(np.float32)
+    np.testing.assert_array_equal(*(atc.load(done.folder)(x) for done in (stored, floats)))
+    types = {n.split(".")[0]: t.dtype for n, t in stored.program.types.items()}
+    assert types["a"] is types["b"] is DType.FLOAT16
+    assert F in {types[n] for n in "cdef"}, types
+    assert stored.arena.plan.size < 0.75 * floats.arena.plan.size
+    first = next(c.workload.op for n, c in stored.selection.items() if n.split(".")[0] == "a")
+    assert isinstance(first, ConvBlocked)
+    assert first.rounds is DType.FLOAT16
+    assert not any(c.workload.op.kind == "Map" for c in stored.selection.values())

@@ -189,6 +189,8 @@ def test_activations_become_one_function() -> None:
 
 def test_an_activation_is_as_exact_as_its_rounding_needs() -> None:
     """That to float16, when stored or there and back: bfloat16 holds smaller numbers."""
+    silu = cast(EXPRESSIONS["SiLU"], DType.FLOAT16)
+    assert render_vector(cast(silu, F), lambda k: f"x{k}")[1] == "v_round_f16(v_silu_near(x0))"
     gelu, found = EXPRESSIONS["Gelu"], []
     for half in (DType.FLOAT16, DType.BFLOAT16):
         narrow = cast(gelu, half)
