@@ -185,7 +185,8 @@ def test_tiles_ask_for_weights_that_are_far_away(name: str) -> None:
         w, arrays = prepared(Case(m, 310, 1030, zeros=(3, 0)))
         (params, *_) = kernel.parameters(w, target)
         text = render_kernel(Candidate(kernel, params), w, target).text
-        assert ("v_prefetch_l2(" in text) == (target.arch == "x86_64" and params.phases == 1)
+        asks = target.simd not in ("neon", "rvv") and params.phases == 1
+        assert ("v_prefetch_l2(" in text) == asks
         counted = counted_rows(w, 60)
         plain.append(Call(MatMulRows(), {}, w, arrays))
         tuned += [Call(kernel, params, w, arrays),
