@@ -83,12 +83,14 @@ class Verification:
         failed = [d for d in self.differences if not d.passed]
         if failed:
             worst = max(failed, key=lambda d: d.max_rel)
+            hint = f"{self.reference} rounds, too: atc verify --float64 compares with doubles"
+            if self.precision:
+                hint = "rounding adds up in deep networks: see max_abs before you raise --tolerance"
             raise VerificationError(
                 f"output '{worst.name}' differs from {self.reference} by {worst.max_rel:.3g} of "
                 f"its largest magnitude, {self.tolerance:g} is allowed; {len(failed)} of "
                 f"{len(self.differences)} outputs differ",
-                hint="rounding adds up in deep networks: see max_abs and cosine before you "
-                "raise --tolerance",
+                hint=hint,
             )  # fmt: skip
 
 

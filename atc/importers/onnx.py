@@ -285,7 +285,8 @@ def pin_inputs(model: onnx_ir.Model, shapes: Mapping[str, InputShape], file: str
     inputs = {v.name or "": v for v in model.graph.inputs}
     for name in shapes:
         if name not in inputs:
-            known = ", ".join(f"'{n}'" for n in inputs)
+            given = [n for n in inputs if n not in model.graph.initializers]
+            known = ", ".join(f"'{n}'" for n in given)
             raise ModelError(
                 f"'{name}' of --input_shape is not an input; the inputs are {known}",
                 where=file, code="E10017",

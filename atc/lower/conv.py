@@ -154,6 +154,8 @@ def conv_transpose(ctx: LoweringContext) -> str:
     ctx.require(len(w.shape) == rank + 2 and x.shape[1] == w.shape[0], f"x is {x}, w is {w}")
     full = transposed_size(x.shape[2:], strides, kernel, dilations)
     begin, spatial = transposed_extents(ctx, full, strides, x.shape[2:])
+    for extent in spatial:
+        require_at_least(ctx, extent, 1, f"pads leave {[*spatial]} of the sums {full}")
     out_shape = (x.shape[0], w.shape[1] * group, *spatial)
     inputs = [widen(ctx, ctx.input(0)), widen(ctx, ctx.input(1))]
     dtype = ctx.b.type(inputs[0]).dtype

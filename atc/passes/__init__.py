@@ -27,6 +27,7 @@ from atc.passes.canonical.pack_operands import pack_operands
 from atc.passes.canonical.read_parts import read_parts
 from atc.passes.canonical.simplify_matmul import simplify_matmul
 from atc.passes.canonical.sink_transposes import sink_transposes
+from atc.passes.canonical.skip_empty import skip_empty
 from atc.passes.canonical.slide_states import slide_states
 from atc.passes.canonical.split_states import split_states
 from atc.passes.fuse.attention import Kernels, fuse_attention
@@ -89,7 +90,8 @@ EPILOGUE = "fuse_epilogue"
 """The pass whose rule depends on what else is skipped, and on where channels are."""
 
 PASSES: tuple[Pass, ...] = (
-    # First: fewer nodes, truer reader counts.
+    _rule("skip_empty", skip_empty),  # first: nothing else need know of it
+    # Fewer nodes, truer reader counts.
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions),
     _rule("lower_qdq", lower_qdq),  # while every (de)quantization is a node
     _rule("build_lookup_table", build_lookup_table),  # before anything else joins the steps

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -161,6 +162,10 @@ def test_a_failure_names_output_and_size(compiled: tuple[Path, Path], tmp_path: 
     assert not result.passed
     with pytest.raises(VerificationError, match=r"output 'y' differs .* 0\.001 is allowed; 1 of 1"):
         result.require()
+    with pytest.raises(VerificationError, match="rounds, too: atc verify --float64 compares"):
+        result.require()
+    with pytest.raises(VerificationError, match="rounding adds up in deep networks"):
+        replace(result, precision="default").require()
     text = verification_text(result)
     assert "DIFFERS" in text
     assert "0 of 1 outputs agree" in text

@@ -187,19 +187,30 @@ class Draw:
 
     def add(self, made: Made) -> list[Value]:
         """Add a node; returns its results, as the standard's reference computes them."""
-        index = len(self.nodes)
-        names = [f"t{index}_{k}" for k in range(made.outputs)]
-        node = helper.make_node(
-            made.op, ["" if v is None else v.name for v in made.inputs], names, f"n{index}",
-            domain=made.domain, **made.attributes,
-        )  # fmt: skip
+        node = self._node(made)
         values = {v.name: v.array for v in made.inputs if v is not None}
         arrays = evaluate(node, values, self.opset)
         if any(a.size > 1 << 16 for a in arrays):
             raise Unsuitable
         self.nodes.append(node)
         self.domains.add(made.domain)
-        return [Value(n, a) for n, a in zip(names, arrays, strict=True)]
+        return [Value(n, a) for n, a in zip(node.output, arrays, strict=True)]
+
+    def put(self, made: Made) -> list[str]:
+        """Add a node that isn't computed; returns its results' names."""
+        self.nodes.append(self._node(made))
+        self.domains.add(made.domain)
+        return list(self.nodes[-1].output)
+
+    def _node(self, made: Made) -> onnx.NodeProto:
+        index, inputs = len(self.nodes), list(made.inputs)
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        return helper.make_node(
+            made.op, ["" if v is None else v.name for v in inputs],
+            [f"t{index}_{k}" for k in range(made.outputs)], f"n{index}", domain=made.domain,
+            **made.attributes,
+        )  # fmt: skip
 
     def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
         """Return the model with these outputs; only the values that nodes read are in it."""

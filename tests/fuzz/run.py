@@ -1,10 +1,11 @@
 """Fuzzes the compiler: `python tests/fuzz/run.py --kind=graph --count=2000 --seed=0`.
 
 Kinds: graph (random graphs), place (those whose values depend on where they lie), op (single
-operators), contrib (those of onnxruntime), converted (what others train and convert), torch, keras
-and paddle (modules that their exporters write), mutant (damaged models), mutant-tflite and
-mutant-torch (what converters make of damaged files). What fails is shrunk, printed, and with
---keep=DIR written as a model with its inputs. A seed draws the same again.
+operators), rare (what exporters seldom write of them), contrib (those of onnxruntime), converted
+(what others train and convert), torch, keras and paddle (modules that their exporters write),
+mutant (damaged models), mutant-tflite and mutant-torch (what converters make of damaged files).
+What fails is shrunk, printed, and with --keep=DIR written as a model with its inputs. A seed draws
+the same again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ import onnx
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("", "support")]
 
-from fuzz.compare import Case, Failure, check, shrink, text
+from fuzz.compare import Case, Failure, check, run_onnxruntime, run_reference, shrink, text
 from fuzz.contrib import TEMPLATES as CONTRIB
 from fuzz.converted import draw_converted
 from fuzz.draw import UNSUITABLE, Draw
@@ -35,6 +37,8 @@ from fuzz.elementwise import Template
 from fuzz.foreign import converted, foreign_mutant
 from fuzz.graphs import TEMPLATES, draw_graph, draw_places
 from fuzz.mutants import mutant, outcome
+from fuzz.rare import TEMPLATES as RARE
+from fuzz.recurrences import GATES, computed
 from google.protobuf.message import DecodeError
 
 CHUNK = 40
@@ -83,10 +87,35 @@ def _single(kind: str, templates: Mapping[str, Template], seed: int) -> Case:
     raise ValueError(f"seed {seed} draws nothing")
 
 
+def _rare(seed: int) -> Case:
+    """Return a model of one node that the standard's reference or onnxruntime computes."""
+    names = list(RARE)
+    for attempt in range(200):
+        rng = np.random.default_rng((seed, attempt))
+        d = Draw(rng, opset=int(rng.integers(13, 24)))
+        try:
+            made = RARE[names[(seed + attempt // 20) % len(names)]](d)
+        except UNSUITABLE:
+            continue
+        results = d.put(made)
+        model = d.model(results)
+        feeds = {v.name: v.array for v in d.given if not v.constant}
+        case = Case(f"rare {seed}", model, {i.name: feeds[i.name] for i in model.graph.input})
+        if made.op in GATES:
+            expected: Sequence[Any] | None = computed(made)
+        else:
+            expected = None if made.domain else run_reference(case)
+            expected = expected or run_onnxruntime(case)
+        if expected is not None and all(a.dtype != object for a in expected):
+            return replace(case, expected=tuple(expected))
+    raise ValueError(f"seed {seed} draws nothing")
+
+
 DRAWN: Mapping[str, Callable[[int], Case]] = {
     "graph": partial(_graph, "graph", draw_graph),
     "place": partial(_graph, "place", draw_places),
-    "op": _operator, "contrib": _contrib, "converted": draw_converted,
+    "op": _operator, "rare": _rare, "contrib": _contrib,
+    "converted": draw_converted,
     "torch": lambda seed: _of_package("torch_models").draw_torch(seed),
     "keras": lambda seed: _of_package("tensorflow_models").draw_keras(seed),
     "paddle": lambda seed: _of_package("paddle_models").draw_paddle(seed),

@@ -31,9 +31,11 @@ def assert_clean(failures: list[Failure]) -> None:
         ("graph", "host"),
         ("place", "c99"),
         ("op", "c99"),
+        ("rare", "c99"),
         pytest.param("graph", "c99", marks=pytest.mark.slow),
         pytest.param("place", "host", marks=pytest.mark.slow),
         pytest.param("op", "host", marks=pytest.mark.slow),
+        pytest.param("rare", "host", marks=pytest.mark.slow),
     ],
 )
 def test_some_models(kind: str, target: str) -> None:
@@ -95,7 +97,7 @@ def test_some_damaged_models() -> None:
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("target", ["c99", "host"])
-@pytest.mark.parametrize("kind", ["graph", "place", "op", "contrib"])
+@pytest.mark.parametrize("kind", ["graph", "place", "op", "rare", "contrib"])
 def test_two_thousand_models(kind: str, target: str) -> None:
     assert_clean([f for part in slices(range(10_000, 12_000)) for f in run(kind, part, target)])
 
@@ -118,7 +120,7 @@ def test_two_thousand_damaged_models() -> None:
 
 
 def test_a_seed_draws_the_same_model_again() -> None:
-    for kind in ("graph", "place", "op"):
+    for kind in ("graph", "place", "op", "rare"):
         first, second = draw(kind, 7), draw(kind, 7)
         assert first.model == second.model
         assert all(np.array_equal(a, second.feeds[n], True) for n, a in first.feeds.items())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from networks import conv_net
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
@@ -390,3 +391,13 @@ def test_a_scale_that_is_no_positive_number_is_a_warning(
         text = load_onnx(tmp_path / "net.onnx").metadata_props.get("atc.warnings", "")
         expected = f"scales must be positive numbers, these aren't: 's' ({shown}); calibrate again"
         assert text == (expected if warned else "")
+
+
+def test_constants_that_old_models_list_as_inputs_are_not_named_as_such(tmp_path: Path) -> None:
+    path = conv_net(tmp_path / "net.onnx")
+    proto = onnx.load(path)
+    for tensor in proto.graph.initializer:
+        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, 1, tensor.dims))
+    onnx.save(proto, path)
+    with pytest.raises(ModelError, match=r"'z' .* is not an input; the inputs are 'x' \["):
+        pin_inputs(load_onnx(path), {"z": (1,)}, "net.onnx")
