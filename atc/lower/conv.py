@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from atc.dims import maximum, minimum, upper_bound
+from atc.dims import is_dynamic, maximum, minimum, upper_bound
 from atc.ir.expr import Expr, Input, call, const
 from atc.ir.graph import DType, TensorType
-from atc.ir.ops import Conv, ConvTranspose, Epilogue, Pool, Window, identity_epilogue
+from atc.ir.ops import Conv, ConvTranspose, Epilogue, Map, Pool, Window, identity_epilogue
 from atc.ir.view import View
 from atc.lower.context import LoweringContext
 from atc.lower.fitting import fitted, require_at_least
@@ -133,6 +133,10 @@ def conv(ctx: LoweringContext) -> str:
         inputs.append(widen(ctx, ctx.input(2)))
         epilogue = with_bias(dtype, out.shape)
     result = TensorType(dtype, out.shape)
+    if not is_dynamic(x.shape) and not x.size:  # sums of padding alone are zero
+        bias = Input(dtype, 0) if ctx.has(2) else const(0.0, dtype)
+        alone = Map(out.shape, bias, epilogue.views)
+        return ctx.b.cast(ctx.b.emit1(alone, inputs[2:], result), x.dtype)
     y = ctx.b.emit1(Conv(window, group, epilogue, dtype), inputs, result)
     return ctx.b.cast(y, x.dtype)
 
