@@ -20,13 +20,13 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     blocks_of,
     column_panels,
-    fetch_cycles,
     row_blocks,
     row_tiles,
     streamed,
     tile_count,
     tile_cycles,
     vector_kinds,
+    while_fetching,
 )
 from atc.backends.cpu.matmul.operands import (
     batch_base,
@@ -187,8 +187,9 @@ class MatMulBf16(Kernel[MatMul, Bf16Params], SharesPanels[MatMul, Bf16Params]):
             if mode == "packed" and stream > streamed(machine) and params.mr < b.rows:
                 tiles += 0.1 * (nv - 1) * stream / machine.memory  # tiles that share it wait
             cycles += b.count * (copied + tiles)
-        read = fetch_cycles(machine, shape.pairs * columns * 4) if mode == "packed" else 0.0
-        return prod(op.batch) * max(cycles, read)
+        if mode == "packed":
+            cycles = while_fetching(machine, cycles, op.k * op.n * 2)
+        return prod(op.batch) * cycles
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from atc.backends.cpu.matmul.cost import BESIDE, FMA_WAIT, Tile, fetch_cycles, row_tiles
+from atc.backends.cpu.matmul.cost import BESIDE, FMA_WAIT, Tile, row_tiles, while_fetching
 from atc.backends.cpu.matmul.operands import batch_base, gathered_b, packed_base
 from atc.backends.cpu.matmul.text import EpilogueFunctions, plus, wrapped
 from atc.backends.kernel import Kernel, KernelParams, Pack, Workload
@@ -136,7 +136,11 @@ class MatMulDot(Kernel[MatMul, DotParams]):
             ends = mr * wide * (ACROSS + (phases - 1) / 2) + mr * finishing
             cycles += columns.count * (CALL + -(-op.k // lanes(target)) * step + ends)
         cycles *= -(-op.m // mr)
-        return prod(op.batch) * max(cycles, fetch_cycles(machine, op.k * op.n * 4))
+        nbytes = op.k * op.n * 4
+        cycles = max(cycles, nbytes / machine.far_rate)
+        if w.constant[1]:
+            cycles = while_fetching(machine, cycles, nbytes)
+        return prod(op.batch) * cycles
 
 
 def _column_tiles(n: int, nr: int) -> list[Tile]:

@@ -32,11 +32,11 @@ from atc.backends.cpu.matmul.cost import (
     asks_ahead,
     column_panels,
     crowding,
-    fetch_cycles,
     row_tiles,
     tile_count,
     tile_cycles,
     vector_kinds,
+    while_fetching,
 )
 from atc.backends.cpu.matmul.int8_text import BytesEpilogueFunctions, TileText, has_typed_epilogue
 from atc.backends.cpu.matmul.operands import (
@@ -81,8 +81,8 @@ FEW = 2
 """Rows up to which all words of a step are read before vectors of B, where pairs are summed."""
 PAIR_DEPTH = 8
 """Bytes of two rows and of two columns that one instruction of I8MM multiplies."""
-SHARED = 0.4
-"""Part of the time in which B comes from beyond the L2 cache that tiles which share it wait."""
+WAITING = 0.4
+"""Part of the shorter one of arithmetic and of B's stream in which one waits for the other."""
 UNROLLED = 4
 """Bytes of a row whose steps are unrolled where each is a step of its own."""
 
@@ -377,8 +377,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         per_word = {"rows": 12.0 / width, "columns": 2.0, "any": 8.0}
         cycles += depth * columns * per_word.get(mode, 0)
         if mode == "packed":  # what tiles share comes between their products
-            read = fetch_cycles(machine, op.k * op.n)
-            cycles = max(cycles, read) + SHARED * min(cycles, read) * (mr < op.m)
+            cycles = while_fetching(machine, cycles, op.k * op.n, WAITING)
         return prod(op.batch) * cycles
 
 

@@ -7,11 +7,13 @@ from math import prod
 
 import numpy as np
 
+from atc.backends.cpu.matmul.cost import while_fetching
 from atc.backends.cpu.matmul.operands import gathered_b, is_packed, kept_batch, packed_base
 from atc.backends.kernel import Kernel, Pack, Params, Workload
 from atc.backends.render.expr import address, load
 from atc.backends.render.loops import epilogue_lines, loop_names
 from atc.backends.render.reduction import multiply_add
+from atc.backends.render.vector_expr import lanes
 from atc.backends.target import Target
 from atc.ir.graph import Array
 from atc.ir.ops import MatMul
@@ -93,7 +95,11 @@ class MatMulRows(Kernel[MatMul]):
         factor = 1 if is_packed(w) else 2 if op.b_view.strides[-1] == 1 else 8
         products = op.m * op.k * -(-op.n // COLUMNS) * COLUMNS * factor
         rate = SMALL if target.bytes_last else product_rate(target)
-        return prod(op.batch) * max(products / rate, op.k * op.n * 4 / RATE)
+        nbytes = op.k * op.n * 4
+        cycles = max(products / rate, nbytes / RATE)
+        if w.constant[1] and lanes(target) > 1:  # beside kernels in vectors, that count on it, too
+            cycles = while_fetching(target.machine, cycles, nbytes)
+        return prod(op.batch) * cycles
 
 
 def product_rate(target: Target) -> float:

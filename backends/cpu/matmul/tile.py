@@ -20,7 +20,6 @@ from atc.backends.cpu.matmul.cost import (
     Tile,
     column_panels,
     crowding,
-    fetch_cycles,
     pressure,
     row_tiles,
     scattered_wait,
@@ -28,6 +27,7 @@ from atc.backends.cpu.matmul.cost import (
     tile_count,
     tile_cycles,
     vector_kinds,
+    while_fetching,
 )
 from atc.backends.cpu.matmul.operands import batch_base, is_widened_product, packed_base
 from atc.backends.cpu.matmul.portable import pack_columns
@@ -332,16 +332,16 @@ class MatMulTile(Kernel[MatMul, TiledParams], SharesPanels[MatMul, TiledParams])
         again = SLOW_PART if machine.slow_l3 else FAR_PART
         if machine.slow_l3 and op.m * op.n * 4 > machine.l2.size:  # sums that wait for others
             cycles += again * 2 * op.m * op.n * 4 * (op.k // depth - 1) / machine.far_rate
-        nbytes = op.k * columns * stored.dtype.itemsize
-        if w.constant[1]:
-            cycles = max(cycles, fetch_cycles(machine, nbytes))
         if asks:
+            nbytes = op.k * columns * stored.dtype.itemsize
             stream = nbytes / machine.memory
             cycles += 0.1 * (nv - 1) * stream if mr < op.m else 0  # tiles that share it wait
             if params.mb:  # every block of rows reads B from beyond the L2 cache
                 near = nbytes <= machine.l2.size + machine.l3.size
                 wait = again / machine.far_rate if near else FAR_PART / machine.memory
                 cycles += wait * nbytes * (op.m // params.mb)
+        if w.constant[1]:
+            cycles = while_fetching(machine, cycles, op.k * op.n * stored.dtype.itemsize)
         return prod(op.batch) * cycles
 
 

@@ -16,6 +16,7 @@ from atc.backends.cpu.matmul.cost import (
     streamed,
     tile_count,
     vector_kinds,
+    while_fetching,
 )
 from atc.backends.cpu.matmul.operands import (
     batch_base,
@@ -188,7 +189,7 @@ class MatMulWinograd(InnerProducts[BlockParams]):
         cycles += BALANCING * op.m * op.k
         if read > streamed(machine):
             cycles = max(cycles, read / machine.memory)
-        return prod(op.batch) * cycles
+        return prod(op.batch) * while_fetching(machine, cycles, read)
 
 
 def _product(w: Workload[MatMul], depth: int, target: Target) -> InnerProduct:
