@@ -108,6 +108,7 @@ static EMULATED void emulated_dot_bytes(int c, int a, int b, int is_signed)
 }
 
 #define TILE_LOAD(t, p, stride) emulated_load(t, p, stride)
+#define TILE_STREAM(t, p, stride) emulated_load(t, p, stride)
 #define TILE_STORE(t, p, stride) emulated_store(t, p, stride)
 #define TILE_ZERO(t) emulated_zero(t)
 #define TILE_DOT_BF16(c, a, b) emulated_dot_bf16(c, a, b)

@@ -59,7 +59,7 @@ void dot(int kind, void *c, const void *a, const void *b)
   TILE_ZERO(2);
   TILE_STORE(2, c, 64);
   TILE_LOAD(0, a, 80);
-  TILE_LOAD(7, b, 64);
+  TILE_STREAM(7, b, 64);
   TILE_LOAD(3, (const char *)c + 1024, 64);
   if (kind == 0) TILE_DOT_BF16(3, 0, 7);
   if (kind == 1) TILE_DOT_U8S8(3, 0, 7);
@@ -102,7 +102,7 @@ def test_the_machines_own_instructions_compile(compiler: str, tmp_path: Path) ->
     text = subprocess.run(
         [find("objdump"), "-d", "program.o"], cwd=tmp_path, capture_output=True, text=True
     ).stdout
-    for word in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tdpbusd", "tdpbssd", "tilestored",
+    for word in ("ldtilecfg", "tileloadd ", "tileloaddt1", "tdpbf16ps", "tdpbusd", "tdpbssd", "tilestored",
                  "tilerelease", "vdpbf16ps"):  # fmt: skip
         assert word in text
     (first,) = (line for line in text.splitlines() if "tdpbf16ps" in line)
