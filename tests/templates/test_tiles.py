@@ -102,8 +102,8 @@ def test_the_machines_own_instructions_compile(compiler: str, tmp_path: Path) ->
     text = subprocess.run(
         [find("objdump"), "-d", "program.o"], cwd=tmp_path, capture_output=True, text=True
     ).stdout
-    for word in ("ldtilecfg", "tileloadd ", "tileloaddt1", "tdpbf16ps", "tdpbusd", "tdpbssd", "tilestored",
-                 "tilerelease", "vdpbf16ps"):  # fmt: skip
+    for word in ("ldtilecfg", "tileloadd ", "tileloaddt1", "tdpbf16ps", "tdpbusd", "tdpbssd",
+                 "tilestored", "tilerelease", "vdpbf16ps"):  # fmt: skip
         assert word in text
     (first,) = (line for line in text.splitlines() if "tdpbf16ps" in line)
     assert first.split("tdpbf16ps")[1].split() == ["%tmm7,%tmm0,%tmm3"]
