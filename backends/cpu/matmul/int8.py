@@ -81,8 +81,6 @@ FEW = 2
 """Rows up to which all words of a step are read before vectors of B, where pairs are summed."""
 PAIR_DEPTH = 8
 """Bytes of two rows and of two columns that one instruction of I8MM multiplies."""
-WAITING = 0.4
-"""Part of the shorter one of arithmetic and of B's stream in which one waits for the other."""
 UNROLLED = 4
 """Bytes of a row whose steps are unrolled where each is a step of its own."""
 
@@ -377,7 +375,7 @@ class MatMulBytes(Kernel[MatMul, PhasedParams]):
         per_word = {"rows": 12.0 / width, "columns": 2.0, "any": 8.0}
         cycles += depth * columns * per_word.get(mode, 0)
         if mode == "packed":  # what tiles share comes between their products
-            cycles = while_fetching(machine, cycles, op.k * op.n, WAITING)
+            cycles = while_fetching(machine, cycles, op.k * op.n)
         return prod(op.batch) * cycles
 
 
