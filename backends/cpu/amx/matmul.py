@@ -31,8 +31,8 @@ from atc.backends.cpu.amx.cost import (
 )
 from atc.backends.cpu.amx.products import LINE, PRODUCTS
 from atc.backends.cpu.amx.row_blocks import SIDE, RowBlock, cut_rows
-from atc.backends.cpu.amx.step_orders import step_orders
-from atc.backends.cpu.matmul.cost import FROM_AFAR, STREAM_AHEAD
+from atc.backends.cpu.amx.step_orders import Instruction, step_orders
+from atc.backends.cpu.matmul.cost import STREAM_AHEAD, fetching
 from atc.backends.cpu.matmul.operands import (
     batch_base,
     gathered_b,
@@ -155,11 +155,7 @@ class TiledMatMul(Kernel[MatMul]):
         shared = shape.largest > 1
         lines = -(-e.step // e.line // min(shape.largest, OPEN if shape.open else shape.largest))
         all_lines = -(-e.step // e.line)
-        orders = step_orders(e.terms, lines)
-        stream = shape.streamed(target.machine)
-        functions = [
-            (f"multiply_{n}", n, orders[n], lines, stream) for n in (1, 2) if n in shape.kinds
-        ]
+        functions = shape.functions(lines, target.machine)
         if shared and shape.open:
             orders = step_orders(e.terms, all_lines)
             functions += [(f"multiply_few_{n}", n, orders[n], all_lines, "") for n in (1, 2)]
@@ -188,7 +184,7 @@ class TiledMatMul(Kernel[MatMul]):
         if mode == "packed":
             packed = shape.packed * e.size
             reread = sum(b.count for b in shape.blocks) - 1 if packed > l2_share(machine) else 0
-            cycles += packed / (FROM_AFAR * machine.far_rate) + reread * packed / STREAM
+            cycles += fetching(machine, packed) + reread * packed / STREAM
         else:
             cycles += shape.panels * shape.steps * panel_cycles(mode, e.planes)
             cycles += op.k * op.n * 4 / SPILLED if op.k * op.n * 4 > l2_share(machine) else 0.0
@@ -215,8 +211,7 @@ class MatMulAmx(TiledMatMul):
     def packs(self, w: Workload[MatMul], params: Params, target: Target) -> Mapping[int, Pack]:
         """Tiles of constant B in the order of use."""
         op, planes = w.op, self.elements.planes
-        shape = self.shape(w, target)
-        deep = shape.steps if shape.inner else shape.deep
+        deep = self.shape(w, target).together
         return {1: lambda b: pack_tiles(op, b, planes, deep)} if w.constant[1] else {}
 
     def text(self, w: Workload[MatMul], outer: tuple[str, ...]) -> Text:
@@ -260,6 +255,11 @@ def panel_cycles(mode: str, planes: int) -> float:
     return pairs + {"rows": 0.0, "columns": 2 * planes * TRANSPOSED}.get(mode, 4 * GATHERED)
 
 
+Function = tuple[str, int, list[Instruction], int, str]
+"""A function that multiplies a block: its name, row tiles, the instructions of a step, how many
+lines of the next panel that asks for, and the operand, if any, that passes by the first cache."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Steps of the depth, of a block of it, panels of 32 columns, blocks of rows.
@@ -295,7 +295,22 @@ class Shape:
         """Blocks of 32 rows that share a panel of B."""
         return -(-self.blocks[0].most // SIDE)
 
-    def streamed(self, machine: Machine) -> str:
+    @property
+    def parts(self) -> int:
+        """Blocks of the depth."""
+        return self.steps // self.deep
+
+    @property
+    def together(self) -> int:
+        """Steps of a panel that lie together in packed B."""
+        return self.steps if self.inner else self.deep
+
+    def functions(self, lines: int, machine: Machine) -> list[Function]:
+        """Return those that multiply a block, which ask for so many lines in a step."""
+        orders, stream = step_orders(self.e.terms, lines), self._streamed(machine)
+        return [(f"multiply_{n}", n, orders[n], lines, stream) for n in sorted(self.kinds)]
+
+    def _streamed(self, machine: Machine) -> str:
         """Return which operand, if any, passes by the other one, which has the first cache: rows
         of A, where several blocks of them meet a panel of B that it holds."""
         held = self.deep * self.e.step * self.e.size <= machine.l1_kept
@@ -324,9 +339,8 @@ class Shape:
     @property
     def room(self) -> int:
         """The size of scratch."""
-        blocked = self.deep != self.steps
         panels = 1 if self.inner else self.panels
-        return self.kept + blocked * panels * self.largest * self._block
+        return self.kept + (self.parts > 1) * panels * self.largest * self._block
 
     @property
     def _block(self) -> int:

@@ -25,7 +25,6 @@ from atc.backends.cpu.amx.matmul import (
 )
 from atc.backends.cpu.amx.products import LINE
 from atc.backends.cpu.amx.row_blocks import SIDE, cut_rows
-from atc.backends.cpu.amx.step_orders import step_orders
 from atc.backends.cpu.matmul.packed_int8 import MatMulFixedPointTile, MatMulRoundingTile
 from atc.backends.cpu.matmul.shared_panels import SharedParams
 from atc.backends.cpu.matmul.text import EpilogueFunctions
@@ -103,14 +102,11 @@ class _Unpacking(MatMulRoundingTile):
         text = Text(EpilogueFunctions(op.epilogue, (), 4), shape.e)
         few = super().values(w, params, target)
         few["parts"] = (*self.parts(op)[:2], room)
-        orders, stream = step_orders(shape.e.terms, 0), shape.streamed(target.machine)
         operands = ", ".join(["x1", "x2", *["x3"] * zeros])
         return {
             **few, "few": FEW if dynamic else 0,
             "batch": [], "e": shape.e, "mode": "unpacked", "shape": shape, "text": text,
-            "multiplying": [
-                (f"multiply_{n}", n, orders[n], 0, stream) for n in (1, 2) if n in shape.kinds
-            ],
+            "multiplying": shape.functions(0, target.machine),
             "lines": 0, "shared": False, "asked": 0,
             "exact": False, "each": -(-SIDE // shape.deep),
             "first_panel": f"partition * {shape.panels} / {parts}" if parts > 1 else 0,

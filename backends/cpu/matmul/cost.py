@@ -197,6 +197,11 @@ def asks_ahead(
     return nbytes > machine.l1.size and nbytes / machine.l3.rate > waited * arithmetic
 
 
+def fetching(machine: Machine, nbytes: float) -> float:
+    """Return the cycles of a stream of packed B, of `nbytes`, from beyond the L2 cache."""
+    return nbytes / (FROM_AFAR * machine.far_rate)
+
+
 def while_fetching(machine: Machine, cycles: float, nbytes: float) -> float:
     """Return the cycles of products while packed B, of `nbytes`, comes from beyond the L2 cache.
 
@@ -205,8 +210,8 @@ def while_fetching(machine: Machine, cycles: float, nbytes: float) -> float:
     """
     if nbytes <= streamed(machine):
         return cycles
-    fetching = nbytes / (FROM_AFAR * machine.far_rate)
-    return max(cycles, fetching) + AWAITING * min(cycles, fetching)
+    stream = fetching(machine, nbytes)
+    return max(cycles, stream) + AWAITING * min(cycles, stream)
 
 
 def crowding(machine: Machine, rows: int, stride: int) -> float:
