@@ -86,8 +86,10 @@ def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) 
     held = HeldMemory(state.graph, state.storing.near, state.passing)
     scratch = [state.scratch(node) for node in nodes]
     places = {id(node): k for k, node in enumerate(nodes)}
-    most = held.most(state.types, scratch)
     for locally in (True, False):
+        if not locally:  # of these types other calls are cascades
+            held.rows = state.passing = state.storing.cascaded(state.stored(), state.outer)
+        most = held.most(state.types, scratch)
         losses = {g: -state.gain_of_narrow(g) for g in narrow if state.is_narrow(g)}
         for group in sorted(losses, key=lambda g: -losses[g]):
             gain, before, wide = state.gain_of_narrow(group), state.types, state.widened(group)
@@ -105,8 +107,6 @@ def _widen_where_there_is_room(state: State, narrow: Sequence[tuple[str, ...]]) 
                 scratch = trial
             else:
                 state.types = before
-        held.rows = state.passing = state.storing.cascaded(state.stored(), state.outer)
-        most = held.most(state.types, scratch)
 
 
 def _rounded_by_resampling(graph: Graph, half: DType) -> Graph:
