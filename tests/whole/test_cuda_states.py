@@ -105,19 +105,7 @@ def test_what_a_cpu_replaces_in_place_a_gpu_does(name: str, tmp_path: Path) -> N
 def test_whatever_the_library_is_built_for(
     name: str, options: dict[str, object], tmp_path: Path
 ) -> None:
-    path, shape, held = windows.write(name, tmp_path)
-    done = windows.compiled(path, tmp_path, **{"target": GPU, **options})
-    xs = windows.inputs(shape)[:6]
-    ys, kept = windows.expected(path, xs, np.zeros(held, np.float32))
-    with atc.load(done.folder) as net:
-        frame = xs[0].copy()
-        first, second = net.bind(frame), net.bind(xs[0])  # each has states of its own
-        for x, y in zip(xs, ys, strict=True):
-            frame[...] = x
-            np.testing.assert_allclose(first(), y, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(second(), ys[0], rtol=1e-5, atol=1e-5)
-        saved = np.frombuffer(first.save_state(), np.float32).reshape(held)
-        np.testing.assert_allclose(saved, kept[-1], rtol=1e-5, atol=1e-5)
+    windows.check_bound(name, tmp_path, {"target": GPU, **options}, runs=6)
 
 
 CAPTURED = r"""
